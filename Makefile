@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd fuzz critest conformance conformance-failed conformance-subset node-suite csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -90,7 +90,7 @@ SHUFFLE ?= off
 # Informers share the watch cache's objects: who modifies one is found out. Without
 # debug information (-w) a test program links in two thirds of the time.
 test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
-	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd)' | tr '\n' ' ')" -- \
+	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd|gvisor)' | tr '\n' ' ')" -- \
 		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $(TELL_FAILURES)
 
 test-e2e: bin/gotestsum ## whole clusters in network namespaces
@@ -101,6 +101,16 @@ test-chaos: ## kill daemons under load; takes minutes
 
 test-containerd: setup build images test-images kubectl ## the agent on containerd 2.4.2, built from the module proxy
 	GO=$(GO) $(GO) test -count=1 -timeout 15m -v ./tests/containerd/...
+
+# The newest version of the branch of gVisor that Go can build, which has no tags.
+GVISOR ?= v0.0.0-20260905035102-160fafc42237
+
+gvisor: setup build images test-images kubectl bin/runsc ## pods in gVisor, whose runtime is built from the module proxy
+	$(GO) test -count=1 -timeout 15m -run GVisor -v ./agent/runtime
+	$(GO) test -count=1 -timeout 15m -v ./tests/gvisor/...
+
+bin/runsc: Makefile
+	GOBIN=$(CURDIR)/bin $(GO) install gvisor.dev/gvisor/runsc@$(GVISOR)
 
 TIME ?= 1m
 fuzz: ## every decoder of what others send; TIME each, FOCUS

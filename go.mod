@@ -21,6 +21,7 @@ exclude (
 
 require (
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/checkpoint-restore/checkpointctl v1.6.0
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/containerd/v2 v2.4.2
 	github.com/containerd/continuity v0.5.0

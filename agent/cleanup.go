@@ -118,7 +118,8 @@ func removeFiles(cfg *config.Config, purge bool) error {
 	if err := removeSubvolumes(cfg); err != nil {
 		return err
 	}
-	return errors.Join(removeData(cfg.DataDir), removeEmpty(cfg.PodLogsDir), removeEmpty(cfg.ContainerLogsDir),
+	return errors.Join(removeData(cfg.DataDir), beneath.RemoveAll(checkpointsDir(cfg)), removeEmpty(cfg.PodLogsDir),
+		removeEmpty(cfg.ContainerLogsDir),
 		os.RemoveAll(filepath.Join(cfg.RootDir, "plugins", local.Name)),
 		removeEmpty(filepath.Join(cfg.RootDir, "plugins")), removeEmpty(filepath.Join(cfg.RootDir, "plugins_registry")),
 		removeEmpty(devicePluginsDir(cfg)), removeEmpty(podResourcesDir(cfg)), removeEmpty(cfg.RootDir))

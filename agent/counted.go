@@ -155,6 +155,12 @@ func (r countedRuntime) ExecSync(
 	return r.RuntimeService.ExecSync(ctx, id, command, timeout)
 }
 
+func (r countedRuntime) CheckpointContainer(ctx context.Context, req *criv1.CheckpointContainerRequest) (err error) {
+	ctx, end := r.begin(ctx, "checkpoint_container", "CheckpointContainer")
+	defer end(&err)
+	return r.RuntimeService.CheckpointContainer(ctx, req)
+}
+
 // countedImages counts operations on images.
 type countedImages struct {
 	criapi.ImageManagerService

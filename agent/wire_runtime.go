@@ -71,6 +71,8 @@ func runtimeConfig(
 		KeepInodes: evict.Keep(cfg.EvictionHard, "imagefs.inodesFree"),
 		Pulls:      cfg.ParallelImagePulls(),
 		Log:        log,
+
+		KeepCheckpoints: evict.Keep(cfg.EvictionHard, "nodefs.available"),
 	}
 }
 
@@ -91,8 +93,8 @@ func pauseProgram(log *slog.Logger) string {
 // handlers are the OCI runtimes that the configuration names.
 func handlers(cfg *config.Config) map[string]oci.Runtime {
 	out := map[string]oci.Runtime{}
-	for name, program := range cfg.RuntimeHandlers {
-		out[name] = oci.Runtime{Path: program}
+	for name, command := range cfg.RuntimeHandlers {
+		out[name] = oci.Parse(command)
 	}
 	return out
 }

@@ -78,6 +78,10 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 	if err != nil {
 		return nil, err
 	}
+	archives, err := newCheckpoints(b)
+	if err != nil {
+		return nil, err
+	}
 	s := &server.Server{
 		Addr:        net.JoinHostPort(b.cfg.Address, strconv.Itoa(b.cfg.Port)),
 		Certificate: show,
@@ -85,6 +89,7 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		Pods:        podsView{p.pods},
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
+		Checkpoint:  archives.make,
 		LogsDir:     b.cfg.PodLogsDir,
 		PastLogs: func(l server.Past) (logs.File, bool) {
 			return p.past.Find(l.Namespace, l.Pod, l.UID, l.Container, l.Previous)

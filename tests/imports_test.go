@@ -22,7 +22,7 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
-		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/gossip",
+		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/image/peer", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins",
@@ -70,6 +70,7 @@ var siblings = map[string][]string{
 	"agent/api":                    {"agent/trust"},
 	"agent/cgroup":                 {"agent/host"},
 	"agent/device/topology":        {"agent/metrics"},
+	"agent/dump":                   {"agent/beneath"},
 	"agent/fence":                  {"agent/fence/keeper"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/oci":                    {"agent/process", "agent/selinux"},

@@ -248,6 +248,60 @@ func deep(t *testing.T, dir string, levels int) {
 	}
 }
 
+// What a walk found is read as exactly that file: a link tells where it leads and is not
+// gone through, what is no regular file is not opened.
+func TestEntryIsRead(t *testing.T) {
+	outside, check := victim(t)
+	defer check()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, err := range []error{
+		os.WriteFile(at("file"), []byte("text"), 0o600), unix.Setxattr(at("file"), "user.note", []byte("x"), 0),
+		os.Symlink(filepath.Join(outside, "secret"), at("link")), unix.Mkfifo(at("fifo"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	d, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	got := map[string]string{}
+	err = d.Walk(".", func(e *Entry) error {
+		said := ""
+		f, err := e.Open()
+		switch {
+		case errors.Is(err, ErrNotRegular):
+			said = "not regular"
+		case err != nil:
+			return err
+		default:
+			b := make([]byte, 16)
+			n, _ := f.Read(b)
+			said = string(b[:n])
+			f.Close()
+		}
+		if target, err := e.Readlink(); err == nil {
+			said += ", leads to " + filepath.Base(target)
+		}
+		attributes, err := e.Xattrs(64)
+		if err != nil {
+			return err
+		}
+		got[e.Path] = fmt.Sprint(said, " ", attributes["user.note"])
+		return nil
+	})
+	want := map[string]string{"file": "text x", "link": "not regular, leads to secret ", "fifo": "not regular "}
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%q %v", got, err)
+	}
+	if err := d.Walk(".", func(e *Entry) error { _, err := e.Xattrs(4); return err }); !errors.Is(err, unix.ERANGE) {
+		t.Errorf("attributes beyond the limit: %v", err)
+	}
+}
+
 func TestRemoveAll(t *testing.T) {
 	out, check := victim(t)
 	dir := filepath.Join(t.TempDir(), "tree")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +50,56 @@ func (e *Entry) Chmod(bits uint32) error {
 		return &fs.PathError{Op: "chmod", Path: e.Path, Err: err}
 	}
 	return unix.Fstat(e.fd, &e.Stat)
+}
+
+// Open opens a regular file for reading.
+func (e *Entry) Open() (*os.File, error) {
+	if e.Stat.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, &fs.PathError{Op: "open", Path: e.Path, Err: ErrNotRegular}
+	}
+	fd, err := unix.Open(self(e.fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: e.Path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), e.Path), nil
+}
+
+// Readlink reads where exactly this link leads.
+func (e *Entry) Readlink() (string, error) {
+	b := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(e.fd, "", b)
+	if err != nil {
+		return "", &fs.PathError{Op: "readlink", Path: e.Path, Err: err}
+	}
+	return string(b[:n]), nil
+}
+
+// Xattrs reads the extended attributes of exactly this file; none where the file system
+// knows none. A list or a value of more than limit bytes is an error.
+func (e *Entry) Xattrs(limit int) (map[string]string, error) {
+	b := make([]byte, limit)
+	n, err := unix.Listxattr(self(e.fd), b)
+	if errors.Is(err, unix.ENOTSUP) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &fs.PathError{Op: "listxattr", Path: e.Path, Err: err}
+	}
+	out := map[string]string{}
+	for name := range strings.SplitSeq(strings.TrimRight(string(b[:n]), "\x00"), "\x00") {
+		if name == "" {
+			continue
+		}
+		n, err := unix.Getxattr(self(e.fd), name, b)
+		if errors.Is(err, unix.ENODATA) {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "getxattr " + name, Path: e.Path, Err: err}
+		}
+		out[name] = string(b[:n])
+	}
+	return out, nil
 }
 
 // Setxattr sets an extended attribute of exactly this file.

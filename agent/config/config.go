@@ -75,8 +75,8 @@ type Config struct {
 	// runtime.
 	ImageServiceEndpoint string `json:"imageServiceEndpoint,omitempty"`
 	// RuntimeHandlers are programs that run containers as runc does, by the
-	// name that a RuntimeClass's handler gives. runc and crun are there if they
-	// are installed; the name "" makes another one the default.
+	// name that a RuntimeClass's handler gives; options of the program may follow it. runc
+	// and crun are there if they are installed; the name "" makes another one the default.
 	RuntimeHandlers map[string]string `json:"runtimeHandlers,omitempty"`
 
 	Address            string `json:"address,omitempty"`

@@ -85,7 +85,7 @@ func (c *Config) Validate() error {
 		if msgs := validation.IsDNS1123Label(name); name != "" && len(msgs) > 0 {
 			bad("runtimeHandlers", "%q: %s", name, msgs[0])
 		}
-		if program == "" {
+		if strings.TrimSpace(program) == "" {
 			bad("runtimeHandlers", "%q has no program", name)
 		}
 	}

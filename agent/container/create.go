@@ -75,7 +75,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	m.mu.Lock()
 	m.all[c.ID] = s
 	m.mu.Unlock()
-	err = m.prepare(req, &c)
+	err = m.prepare(req, rt, &c)
 	if err == nil {
 		err = m.put(s, c)
 	}
@@ -87,7 +87,7 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	return m.state(s), nil
 }
 
-func (m *Manager) prepare(req Request, c *Container) error {
+func (m *Manager) prepare(req Request, rt oci.Runtime, c *Container) error {
 	m.makeLayer(c)
 	if err := m.makePrivate(c.ID, req.IDs); err != nil {
 		return fmt.Errorf("create container: %w", err)
@@ -140,6 +140,7 @@ func (m *Manager) prepare(req Request, c *Container) error {
 		User: user, Rootfs: m.rootfs(c.ID),
 		CgroupsPath: m.cfg.Cgroups.Driver().OCIPath(c.Cgroup), Hostname: req.Hostname, Namespaces: req.Namespaces,
 		Files: req.Files, Mounts: mounts, IDs: req.IDs, Labels: labels, Host: m.cfg.Host,
+		OwnKernel: !rt.Direct(),
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -95,6 +96,9 @@ func (e execution) logFile() string { return filepath.Join(e.dir, "log") }
 func (e execution) pidFile() string { return filepath.Join(e.dir, "pid") }
 func (e execution) process() string { return filepath.Join(e.dir, "process.json") }
 
+// innerFile has the command's number in the container's own kernel.
+func (e execution) innerFile() string { return filepath.Join(e.dir, "inner-pid") }
+
 // writeProcess describes the command: the container's own process with other
 // arguments. (By itself crun would run it as root.)
 func (e execution) writeProcess(config string) error {
@@ -125,7 +129,11 @@ func (e execution) writeProcess(config string) error {
 // command is the runtime's exec, which stays as the parent of the command,
 // passes its streams and exit code on.
 func (e execution) command() *exec.Cmd {
-	args := append(e.rt.GlobalArgs(e.logFile()), "exec", "--pid-file", e.pidFile(), "--process", e.process(), e.id)
+	args := append(e.rt.GlobalArgs(e.logFile()), "exec", "--pid-file", e.pidFile(), "--process", e.process())
+	if e.rt.InnerPIDs {
+		args = append(args, "--internal-pid-file", e.innerFile())
+	}
+	args = append(args, e.id)
 	return exec.Command(e.rt.Path, args...)
 }
 
@@ -181,7 +189,7 @@ func (e execution) kill(cmd *exec.Cmd, over <-chan struct{}) {
 	late := time.After(killPatience)
 	for tick := time.NewTicker(5 * time.Millisecond); ; { // the runtime tells by a file, without an event
 		if pid, err := readPID(e.pidFile()); err == nil {
-			_ = unix.Kill(pid, unix.SIGKILL)
+			e.killProcess(pid)
 			break
 		}
 		select {
@@ -198,6 +206,23 @@ func (e execution) kill(cmd *exec.Cmd, over <-chan struct{}) {
 	case <-late:
 		_ = cmd.Process.Kill()
 	}
+}
+
+// killProcess kills the command by its number on the node. Where the container's kernel is
+// not the node's, that is the number of the runtime, and the runtime is asked to.
+func (e execution) killProcess(pid int) {
+	if !e.rt.InnerPIDs {
+		_ = unix.Kill(pid, unix.SIGKILL)
+		return
+	}
+	inner, err := readPID(e.innerFile())
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), killPatience)
+	defer cancel()
+	args := append(e.rt.GlobalArgs(e.logFile()), "kill", "--pid", strconv.Itoa(inner), e.id, "KILL")
+	_ = exec.CommandContext(ctx, e.rt.Path, args...).Run() // the command may be gone
 }
 
 // startPipes starts a command without a terminal.

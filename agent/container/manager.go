@@ -52,6 +52,7 @@ type Manager struct {
 type slot struct {
 	c      *Container
 	op     sync.Mutex    // one start, stop or removal at a time
+	dump   sync.Mutex    // one checkpoint at a time
 	exited chan struct{} // closed when the container has exited
 	usage  diskUsage
 }

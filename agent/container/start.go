@@ -227,8 +227,8 @@ func (m *Manager) discardHalfStarted(c *Container) {
 	if err := m.cfg.Cgroups.Kill(c.Cgroup); err != nil {
 		m.cfg.Log.Warn("cannot end the processes of a container that failed to start", "container", c.ID, "err", err)
 	}
-	if rt, err := m.runtime(c.Handler); err == nil {
-		_ = os.RemoveAll(rt.StateDir(c.ID))
+	if err := m.runtimeDelete(c); err != nil {
+		m.cfg.Log.Debug("the runtime does not forget a container that failed to start", "container", c.ID, "err", err)
 	}
 	_ = m.cfg.Cgroups.Delete(c.Cgroup)
 	_ = os.Remove(filepath.Join(m.exitDir(), c.ID))

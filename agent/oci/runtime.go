@@ -3,12 +3,15 @@ package oci
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,17 +20,59 @@ import (
 
 // Runtime is one OCI runtime program and the directory of its state.
 type Runtime struct {
-	Name string // RuntimeClass handler
-	Path string // program
-	Root string // its state directory
+	Name string   // RuntimeClass handler
+	Path string   // program
+	Args []string `json:",omitempty"` // options of its own before any command, as --network=host
+	Root string   // its state directory
 	// Systemd has it make containers' control groups by systemd.
 	Systemd bool
+	// InnerPIDs tells that processes of a container are numbered by a kernel of its own,
+	// as in gVisor: exec writes a command's number to --internal-pid-file, and kill takes
+	// it by --pid.
+	InnerPIDs bool
+}
+
+// Parse reads a program of the configuration with options of its own after it.
+func Parse(command string) Runtime {
+	words := strings.Fields(command)
+	if len(words) == 0 {
+		return Runtime{}
+	}
+	return Runtime{Path: words[0], Args: words[1:]}
+}
+
+// probeWait bounds what is asked of a runtime's program when the agent starts.
+const probeWait = 10 * time.Second
+
+// Probe asks a runtime that is not known for what its commands take.
+func (r Runtime) Probe(ctx context.Context) Runtime {
+	if r.Direct() {
+		return r
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	help, _ := exec.CommandContext(ctx, r.Path, append(slices.Clone(r.Args), "exec", "--help")...).CombinedOutput()
+	r.InnerPIDs = bytes.Contains(help, []byte("-internal-pid-file")) // an error is as good as no such option
+	return r
+}
+
+// Checkpoints tells whether the program can have CRIU write down a container that goes on:
+// crun can only if it was built with it. Runtimes with a kernel of their own write down
+// something else.
+func (r Runtime) Checkpoints(ctx context.Context) bool {
+	if r.InnerPIDs {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeWait)
+	defer cancel()
+	help, _ := exec.CommandContext(ctx, r.Path, append(slices.Clone(r.Args), "checkpoint", "--help")...).CombinedOutput()
+	return bytes.Contains(help, []byte("-leave-running"))
 }
 
 // GlobalArgs come before the runtime's command. Errors go to logFile as JSON
 // lines.
 func (r Runtime) GlobalArgs(logFile string) []string {
-	args := []string{"--root", r.Root, "--log", logFile, "--log-format", "json"}
+	args := append(slices.Clone(r.Args), "--root", r.Root, "--log", logFile, "--log-format", "json")
 	if r.Systemd {
 		args = append(args, "--systemd-cgroup")
 	}

@@ -33,6 +33,10 @@ type Input struct {
 	IDs         IDs // of Namespaces.User
 	Labels      selinux.Labels
 	Host        Host
+	// OwnKernel says that the runtime may make of each container a sandbox of its own, with
+	// a kernel and a host name that are not the node's, as gVisor and virtual machines do.
+	// runc and crun never do.
+	OwnKernel bool
 }
 
 // IDs are a user namespace's mappings; nil in the node's.
@@ -83,6 +87,9 @@ func Spec(in Input) (*specs.Spec, error) {
 		},
 		Annotations: in.annotations(),
 	}
+	if in.OwnKernel && in.Namespaces.UTS != "" { // it does not read the namespace's
+		s.Hostname = in.Hostname
+	}
 	if sc.GetPrivileged() {
 		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
 	}
@@ -105,16 +112,16 @@ func (in Input) security() *criv1.LinuxContainerSecurityContext {
 	return in.Config.GetLinux().GetSecurityContext()
 }
 
-// annotations are the container's, which a device plugin may have given it, and those by
-// which runtimes such as kata tell sandbox and container apart. The pod's own, which its
-// user writes, are not passed on: runtimes act on some.
+// annotations are the container's, which a device plugin may have given it, and those that
+// tell what it is. One of them makes runtimes such as gVisor look for the sandbox that they
+// made of the pod before: nobody asked them for any, and they get none of these. The pod's
+// own, which its user writes, are not passed on: runtimes act on some.
 func (in Input) annotations() map[string]string {
 	a := maps.Clone(in.Config.GetAnnotations())
 	if a == nil {
 		a = map[string]string{}
 	}
 	maps.Copy(a, map[string]string{
-		"io.kubernetes.cri.container-type":    "container",
 		"io.kubernetes.cri.sandbox-id":        in.SandboxID,
 		"io.kubernetes.cri.sandbox-name":      in.Sandbox.GetMetadata().GetName(),
 		"io.kubernetes.cri.sandbox-namespace": in.Sandbox.GetMetadata().GetNamespace(),
@@ -122,6 +129,9 @@ func (in Input) annotations() map[string]string {
 		"io.kubernetes.cri.container-name":    in.Config.GetMetadata().GetName(),
 		"io.kubernetes.cri.image-name":        in.Config.GetImage().GetUserSpecifiedImage(),
 	})
+	if !in.OwnKernel {
+		a["io.kubernetes.cri.container-type"] = "container"
+	}
 	if strings.Contains(in.CgroupsPath, ":") { // by systemd
 		a["run.oci.systemd.subgroup"] = "" // or crun's limits lie one level below the scope
 	}

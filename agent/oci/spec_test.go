@@ -178,3 +178,26 @@ func TestMountOptions(t *testing.T) {
 		t.Errorf("root propagation %q", s.Linux.RootfsPropagation)
 	}
 }
+
+// A runtime that makes a sandbox of each container is told its host name, and not to look
+// for a sandbox that it has not made.
+func TestOwnKernel(t *testing.T) {
+	own, err := Spec(input(func(in *Input) { in.OwnKernel = true }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := own.Annotations["io.kubernetes.cri.container-type"]; ok || own.Hostname != "pod" {
+		t.Errorf("annotations %v, host name %q", own.Annotations, own.Hostname)
+	}
+	shared, err := Spec(input(func(*Input) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shared.Annotations["io.kubernetes.cri.container-type"] != "container" || shared.Hostname != "" {
+		t.Errorf("of runc: annotations %v, host name %q", shared.Annotations, shared.Hostname)
+	}
+	node, err := Spec(input(func(in *Input) { in.OwnKernel, in.Namespaces.UTS = true, "" }))
+	if err != nil || node.Hostname != "" { // runtimes refuse one without a namespace for it
+		t.Errorf("on the node's network: %q %v", node.Hostname, err)
+	}
+}

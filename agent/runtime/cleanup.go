@@ -61,7 +61,11 @@ func Sweep(groups *cgroup.Root, cfg Config) error {
 		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, dir)),
 			beneath.RemoveAll(filepath.Join(cfg.DataDir, dir)))
 	}
-	for _, name := range []string{"runc", "crun"} {
+	states := map[string]bool{"runc": true, "crun": true}
+	for _, rt := range cfg.Runtimes {
+		states[filepath.Base(rt.Path)] = true
+	}
+	for name := range states {
 		errs = append(errs, beneath.RemoveAll(filepath.Join(cfg.RunDir, name)))
 	}
 	return errors.Join(errs...)

@@ -109,6 +109,10 @@ func (r *Runtime) namespaces(s *sandbox.Sandbox, config *criv1.ContainerConfig) 
 	case criv1.NamespaceMode_NODE:
 		ns.HostPID = true
 	case criv1.NamespaceMode_TARGET:
+		if r.cfg.Runtimes[s.Handler].InnerPIDs {
+			return ns, "", badRequest("runtime handler %q does not show a container the processes of another: each has a "+
+				"kernel of its own", s.Handler)
+		}
 		c, err := r.containers.Get(opts.GetTargetId())
 		if err != nil {
 			return ns, "", fmt.Errorf("invalid target container: %w", err)

@@ -28,6 +28,10 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, config *criv1.PodSandboxCon
 	} else if u != nil && !rt.UserNamespaces() {
 		return "", toStatus(badRequest("runtime handler %q does not support user namespaces", handler))
 	}
+	if sandbox.Options(config).GetPid() == criv1.NamespaceMode_POD && rt.InnerPIDs {
+		return "", toStatus(badRequest("runtime handler %q does not support shareProcessNamespace: each container has "+
+			"a kernel of its own", handler))
+	}
 	s, err := r.sandboxes.Run(ctx, config, handler)
 	if err != nil {
 		return "", toStatus(err)

@@ -45,6 +45,9 @@ type Config struct {
 	// KeepFree is how much of their file system images leave free, by its
 	// size, KeepInodes how many inodes; nil = nothing.
 	KeepFree, KeepInodes func(total uint64) uint64
+	// KeepCheckpoints is how much of their file system checkpoints leave free, by its size;
+	// nil = nothing.
+	KeepCheckpoints func(total uint64) uint64
 	// Quotas limit what containers write; nil = nothing does.
 	Quotas container.Quotas
 	// MayRun is asked, with the UID of the pod, when a container's process exists and is
@@ -84,7 +87,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := errors.Join(sweepSealed(groups, cfg), sweepUnknown(groups, cfg)); err != nil {
 		return nil, err
 	}
-	if cfg, err = complete(cfg, groups.Mode()); err != nil {
+	if cfg, err = complete(ctx, cfg, groups.Mode()); err != nil {
 		return nil, err
 	}
 	r := &Runtime{cfg: cfg, cgroups: groups, imported: make(chan struct{})}
@@ -141,7 +144,7 @@ func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sa
 func (r *Runtime) containerRun() string { return filepath.Join(r.cfg.RunDir, "containers") }
 
 // complete finds programs and makes directories.
-func complete(cfg Config, mode cgroup.Mode) (Config, error) {
+func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, error) {
 	if os.Geteuid() != 0 {
 		return cfg, errors.New("the container runtime needs root: run shoal-agent as root")
 	}
@@ -174,7 +177,7 @@ func complete(cfg Config, mode cgroup.Mode) (Config, error) {
 			rt.Root = filepath.Join(cfg.RunDir, filepath.Base(rt.Path))
 		}
 		rt.Name, rt.Systemd = name, cfg.Driver == cgroup.Systemd
-		runtimes[name] = rt
+		runtimes[name] = rt.Probe(ctx)
 	}
 	cfg.Runtimes = runtimes
 	if cfg.CgroupRoot == "" {

@@ -74,11 +74,6 @@ func (r *Runtime) RuntimeConfig(context.Context) (*criv1.RuntimeConfigResponse, 
 // itself, so there is nothing to do.
 func (r *Runtime) UpdateRuntimeConfig(context.Context, *criv1.RuntimeConfig) error { return nil }
 
-// CheckpointContainer is not offered.
-func (r *Runtime) CheckpointContainer(context.Context, *criv1.CheckpointContainerRequest) error {
-	return status.Error(codes.Unimplemented, "method CheckpointContainer not implemented")
-}
-
 // toStatus gives errors their gRPC code, in process as on the socket, so that
 // callers and users read the same text from both.
 func toStatus(err error) error {

@@ -86,12 +86,16 @@ func newNode(t *testing.T, logs string) *node {
 	n.server.Pods, n.server.Sessions, n.server.Stats = pods(logs), Sessions{URLs: &shell{}}, n
 	n.server.LogsDir, n.server.Config = logs, map[string]string{"nodeName": "n1"}
 	n.server.Healthy = func() error { return n.sick }
+	n.server.Checkpoint = func(_ context.Context, pod *corev1.Pod, c *record.Observation, timeout int64) (string, error) {
+		return fmt.Sprintf("/checkpoints/%s-%s-%d.tar", pod.Name, c.ID, timeout), n.broken
+	}
 	n.handler = n.server.handler()
 	return n
 }
 
 // somePods are a node's pods: "web", whose container "c" runs for the second time,
-// "d" waits for its image and "e" has ended, and "new", which has nothing yet.
+// "d" waits for its image and "e" has ended, and "new", which has nothing yet. "frozen" has
+// containers of all kinds.
 type somePods map[string]Pod
 
 func pods(logs string) somePods {
@@ -117,6 +121,18 @@ func pods(logs string) somePods {
 				container("c0", "c", 0, record.Exited),
 			},
 		}},
+		"ns/frozen": {
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "frozen", UID: "f"}, Spec: corev1.PodSpec{
+				Containers:     []corev1.Container{{Name: "a"}, {Name: "waits"}},
+				InitContainers: []corev1.Container{{Name: "b"}},
+				EphemeralContainers: []corev1.EphemeralContainer{
+					{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e"}}},
+			}},
+			&record.Observed{Containers: []record.Observation{
+				container("a2", "a", 2, record.Running), container("b1", "b", 1, record.Exited),
+				container("e1", "e", 1, record.Running), container("stray1", "stray", 1, record.Running),
+			}},
+		},
 		"ns/new": {
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "new", UID: "v"}},
 			&record.Observed{},

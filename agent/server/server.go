@@ -65,6 +65,9 @@ type Server struct {
 	Pods        Pods
 	Sessions    Sessions
 	Stats       Stats
+	// Checkpoint writes a running container into an archive on the node and returns its
+	// path; timeout is in seconds, 0 for the usual one.
+	Checkpoint func(ctx context.Context, pod *corev1.Pod, c *record.Observation, timeout int64) (path string, err error)
 	// LogsDir is the directory of all pods' logs.
 	LogsDir string
 	// PastLogs finds a log of a pod that is gone; nil: none are kept.
@@ -181,6 +184,7 @@ func (s *Server) handler() http.Handler {
 		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))
 		mux.Handle("POST /run"+path, s.Auth.allowEntry(s.run))
 	}
+	mux.Handle("POST /checkpoint/{namespace}/{pod}/{container}", s.Auth.allow(s.checkpoint, "checkpoint"))
 	mux.Handle("/portForward/{namespace}/{pod}", s.Auth.allowEntry(s.portForward))
 	mux.Handle("/portForward/{namespace}/{pod}/{uid}", s.Auth.allowEntry(s.portForward))
 	if s.Layers != nil {

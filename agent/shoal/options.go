@@ -97,7 +97,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
 	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
 	f.StringToStringVar(&o.EvictionHard, "eviction-hard", o.EvictionHard, "thresholds of the pressure conditions, as nodefs.available=5%,imagefs.available=5%")
-	f.StringToStringVar(&o.RuntimeHandlers, "runtime-handlers", o.RuntimeHandlers, "programs of RuntimeClass handlers, as kata=/usr/bin/kata-runtime")
+	f.StringToStringVar(&o.RuntimeHandlers, "runtime-handlers", o.RuntimeHandlers, "programs of RuntimeClass handlers, as gvisor=/usr/local/bin/runsc")
 }
 
 // Paths below the data directory.

@@ -23,8 +23,8 @@ func TestAdministrators(t *testing.T) {
 			t.Errorf("the kubelets' client may get %s", resource)
 		}
 	}
-	if !c.canI(t, kubelets, "get", "nodes", "", "") {
-		t.Error("the kubelets' client may not get nodes")
+	if !c.canI(t, kubelets, "get", "nodes", "", "") || !c.canI(t, kubelets, "create", "nodes/checkpoint", "", "") {
+		t.Error("the kubelets' client may not get nodes, or not have containers written down")
 	}
 
 	if err := c.admin.RbacV1().ClusterRoleBindings().Delete(t.Context(), pki.AdminGroup,
