@@ -60,6 +60,7 @@ func images(cache, bin string) []image {
 	return []image{
 		{registry + "agnhost:2.63.0", rootfs + "+" + in(servedFile), agnhost, serve},
 		{registry + "agnhost:2.55", registry + "agnhost:2.63.0", nil, serve},
+		{registry + "agnhost:2.45", registry + "agnhost:2.63.0", nil, serve}, // of network-policy-api
 		animal("kitten"),
 		animal("nautilus"),
 		{registry + "glibc-dns-testing:2.0.0", rootfs, nil, v1.Config{Cmd: []string{"bash"}}},

@@ -26,7 +26,7 @@ type options struct {
 	bin, report       string
 	focus, skip, list string
 	labels            string
-	node              bool
+	node, netpol      bool
 	archives          string
 	failed, missing   bool
 	keep, build       bool
@@ -49,6 +49,7 @@ func main() {
 		", those of serial and storage in "+serialResults+" and "+storageResults+"; default LABELS")
 	flag.BoolVar(&o.node, "node", false, "run upstream's suite of nodes, e2e_node, on one node; results are recorded in "+
 		nodeResults)
+	flag.BoolVar(&o.netpol, "netpol", false, "run the suite of ClusterNetworkPolicies; -focus is of its tests' names then")
 	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
 		"storage need and the module proxy lacks; default ARCHIVES")
 	flag.StringVar(&o.list, "list", "", "file with the names of the specs to run: all have to pass, and nothing is recorded")
@@ -85,6 +86,9 @@ func run(ctx context.Context, o options) error {
 	archive, err := pack(cache, bin, o)
 	if err != nil || o.build {
 		return err
+	}
+	if o.netpol {
+		return o.runNetworkPolicies(ctx, cache, archive)
 	}
 	specs, old, err := o.specs(ctx, cache)
 	if err != nil {
