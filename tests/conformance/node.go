@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
@@ -50,8 +51,8 @@ type nodeMachine struct {
 	cluster *harness.Cluster
 	agent   *harness.Agent
 	token   string
-	// dir is the directory of the suite's program, which ginkgo runs it in: there it writes
-	// the kubelet's configuration.
+	// dir is the directory of the run's link to the suite's program, which ginkgo runs it
+	// in: there it writes the kubelet's configuration.
 	dir string
 
 	mu   sync.Mutex
@@ -87,11 +88,13 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
 		cfg.SystemReserved = map[string]string{"cpu": "100m"}
 		cfg.ImageGCHighThresholdPercent = 100 // however full the disk of the machine that tests
+		// As the kubelet has that the suite would start.
+		cfg.EvictionPressureTransitionPeriod = metav1.Duration{Duration: 30 * time.Second}
 	})
 	if err != nil {
 		return nil, c, err
 	}
-	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Dir(archive)}
+	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite")}
 	if err := n.start(); err != nil {
 		return nil, c, err
 	}
@@ -116,12 +119,18 @@ func (n *nodeMachine) start() error {
 	if err := os.MkdirAll(filepath.Join(n.agent.Dir, "manifests"), 0o755); err != nil {
 		return err
 	}
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		return err
+	}
 	for _, name := range []string{"sudo", "systemctl"} {
 		if err := n.link(name); err != nil {
 			return err
 		}
 	}
 	if err := n.agent.Start(); err != nil {
+		return err
+	}
+	if err := n.serveLogind(); err != nil {
 		return err
 	}
 	if n.token, err = n.administrator(); err != nil {
@@ -284,7 +293,10 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	if err := n.writeConfiguration(s.report); err != nil {
 		return err
 	}
-	defer os.Remove(n.configuration())
+	program := filepath.Join(n.dir, "e2e_node.test")
+	if err := os.Symlink(filepath.Join(s.cache, "e2e_node.test"), program); err != nil {
+		return err
+	}
 	log, err := os.Create(filepath.Join(s.report, "e2e.log"))
 	if err != nil {
 		return err
@@ -293,7 +305,7 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	fmt.Println("log:", log.Name())
 	args := append([]string{"PATH=" + n.programs() + ":" + os.Getenv("PATH"),
 		filepath.Join(s.cache, "ginkgo")}, s.ginkgoArgs()...)
-	args = append(args, filepath.Join(s.cache, "e2e_node.test"), "--")
+	args = append(args, program, "--")
 	runtime := "unix://" + n.runtime()
 	args = append(args, "--host=http://127.0.0.1:8080", "--bearer-token="+n.token, "--node-name=node1",
 		"--start-services=false", "--stop-services=false", "--prepull-images=false",

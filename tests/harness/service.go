@@ -10,12 +10,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/shoal-project/shoal/agent/cgroup"
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 )
 
 // Service is a change for Host: the node is a machine, as Machine's, that outlives its
 // agent, which Halt ends and Start starts again, as a service is. Logs of pods are where a
-// kubelet has them, and the pods' cgroup is at the top, so there can be one at a time.
+// kubelet has them, and the pods' cgroup is at the top of the machine's, which are a
+// namespace of their own: what pods of other machines use is not the node's.
 func Service(a *Agent, cfg *agentconfig.Config) {
 	Machine(a, cfg)
 	a.service = true
@@ -23,20 +25,79 @@ func Service(a *Agent, cfg *agentconfig.Config) {
 	cfg.CgroupRoot = ""
 }
 
-// serviceInit is the PID 1 of such a machine. Whatever else is below /run on the machine
-// that tests is not seen.
+// serviceInit is the PID 1 of such a machine. It makes the groups that are the machine's
+// top, in a namespace of control groups, and mounts them in place of the whole ones. Whatever
+// else is below /run on the machine that tests is not seen. Processes are not at the very top
+// of cgroup2, where a group with processes passes on no controller (cgroups(7)).
 const serviceInit = `set -e
 hostname "$0"
+export mounted="$(awk '$(NF-2) ~ /^cgroup/ { print $5, $(NF-2), $NF }' /proc/self/mountinfo)"
+echo "$mounted" | while read -r dir kind options; do
+	mkdir $dir/$4
+	if [ $dir = /sys/fs/cgroup/cpuset ]; then
+		cat $dir/cpuset.cpus >$dir/$4/cpuset.cpus
+		cat $dir/cpuset.mems >$dir/$4/cpuset.mems
+	fi
+	if [ $kind = cgroup2 ]; then
+		for c in $(cat $dir/cgroup.controllers); do echo +$c >$dir/cgroup.subtree_control; done
+	fi
+done
+for dir in $(echo "$mounted" | cut -d' ' -f1); do echo 0 >$dir/$4/cgroup.procs; done
+exec unshare --cgroup sh -c "$5" "$0" "$@"
+`
+
+// serviceRest is what it does in the namespace. Pods with a user namespace get no /proc unless
+// there is one that nothing is mounted on (mount_too_revealing() of the kernel).
+const serviceRest = `set -e
 mount --make-rprivate /
+echo "$mounted" | while read -r dir kind options; do
+	umount $dir
+	mount -t $kind -o ${options#rw,} cgroup $dir
+	[ $kind = cgroup ] || mkdir $dir/init
+done
+for dir in $(echo "$mounted" | awk '$2 == "cgroup2" { print $1 }'); do echo 0 >$dir/init/cgroup.procs; done
 mount --make-rshared /
 mount -t proc proc /proc
+mount --bind "$6" /proc/meminfo
 mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/proc
+mount -t proc proc /run/proc
 mount --bind "$1" ` + kubeletDir + `
 mount --bind "$2" /var/log
 trap 'exit 0' TERM
 touch "$3"
 while :; do sleep 3600 & wait $!; done
 `
+
+// serviceEnter is how a process goes into the groups of the machine that it has entered.
+const serviceEnter = `for dir in $(awk '$(NF-2) == "cgroup" { print $5 } $(NF-2) == "cgroup2" { print $5 "/init" }' \
+	/proc/self/mountinfo); do
+	echo 0 >$dir/cgroup.procs || exit
+done
+exec "$0" "$@"`
+
+// group is the machine's top group, in each hierarchy.
+func (a *Agent) group() string { return a.cluster.Name + "-" + a.Name }
+
+// removeGroups removes the machine's groups, which its pods' are gone from.
+func (a *Agent) removeGroups() error {
+	data, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for line := range strings.Lines(string(data)) {
+		f := strings.Fields(line)
+		switch f[len(f)-3] {
+		case "cgroup2":
+			errs = append(errs, os.Remove(filepath.Join(f[4], a.group(), "init")))
+			fallthrough
+		case "cgroup":
+			errs = append(errs, os.Remove(filepath.Join(f[4], a.group())))
+		}
+	}
+	return errors.Join(errs...)
+}
 
 func (a *Agent) startService(logs *os.File) error {
 	if a.init == nil {
@@ -63,8 +124,17 @@ func (a *Agent) startInit(logs *os.File) error {
 	if err := os.Chmod(a.Dir, 0o711); err != nil {
 		return err
 	}
+	root, err := cgroup.Open(cgroup.Cgroupfs)
+	if err != nil {
+		return err
+	}
+	memory, err := newMeminfo(a.path("meminfo"), a.group())
+	if err != nil {
+		return err
+	}
 	up := a.path("up")
-	a.init = in(a.NetNS, "sh", "-c", serviceInit, a.Name, a.path("kubelet"), a.path("var-log"), up)
+	a.init = in(a.NetNS, "sh", "-c", serviceInit, a.Name, a.path("kubelet"), a.path("var-log"), up,
+		a.group(), serviceRest, a.path("meminfo"))
 	a.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 	}
@@ -73,6 +143,8 @@ func (a *Agent) startInit(logs *os.File) error {
 		a.init = nil
 		return err
 	}
+	a.memory = memory
+	go memory.keep(root)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(up); err == nil {
 			return nil
@@ -82,6 +154,9 @@ func (a *Agent) startInit(logs *os.File) error {
 		}
 	}
 }
+
+// Root is the directory of such a machine's files, as this process sees them.
+func (a *Agent) Root() string { return fmt.Sprintf("/proc/%d/root", a.init.Process.Pid) }
 
 // Config is the file of the agent's configuration.
 func (a *Agent) Config() string { return a.config }
@@ -131,7 +206,8 @@ func (a *Agent) stopService() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("cleanup of %s: %w: %s", a.Name, err, out))
 	}
-	errs = append(errs, a.init.Process.Signal(syscall.SIGTERM), a.init.Wait(), os.RemoveAll(a.Dir))
+	close(a.memory.done)
+	errs = append(errs, a.init.Process.Signal(syscall.SIGTERM), a.init.Wait(), a.removeGroups(), os.RemoveAll(a.Dir))
 	a.init = nil
 	return errors.Join(errs...)
 }
