@@ -19,6 +19,8 @@ type meminfo struct {
 	done  chan struct{}
 }
 
+const meminfoPeriod = 20 * time.Millisecond
+
 func newMeminfo(path, group string) (*meminfo, error) {
 	f, err := os.Create(path)
 	if err != nil {
@@ -28,14 +30,15 @@ func newMeminfo(path, group string) (*meminfo, error) {
 	return m, m.write(cgroup.Stats{})
 }
 
-// keep writes the file four times a second: the kernel tells of no change of what is used.
+// keep writes the file again and again, for the kernel tells of no change of what is used:
+// faster than an agent that has ended a pod looks at what that has freed.
 func (m *meminfo) keep(root *cgroup.Root) {
 	defer m.file.Close()
 	for {
 		select {
 		case <-m.done:
 			return
-		case <-time.After(250 * time.Millisecond):
+		case <-time.After(meminfoPeriod):
 		}
 		if s, err := root.Stat(m.group); err == nil {
 			_ = m.write(s)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,8 +17,8 @@ import (
 
 // Service is a change for Host: the node is a machine, as Machine's, that outlives its
 // agent, which Halt ends and Start starts again, as a service is. Logs of pods are where a
-// kubelet has them, and the pods' cgroup is at the top of the machine's, which are a
-// namespace of their own: what pods of other machines use is not the node's.
+// kubelet has them. The pods' cgroup is at the top of the machine's, which are a namespace of
+// their own, and its disk is its own, too: what others use is not the node's.
 func Service(a *Agent, cfg *agentconfig.Config) {
 	Machine(a, cfg)
 	a.service = true
@@ -30,20 +31,20 @@ func Service(a *Agent, cfg *agentconfig.Config) {
 // else is below /run on the machine that tests is not seen. Processes are not at the very top
 // of cgroup2, where a group with processes passes on no controller (cgroups(7)).
 const serviceInit = `set -e
-hostname "$0"
+hostname $name
 export mounted="$(awk '$(NF-2) ~ /^cgroup/ { print $5, $(NF-2), $NF }' /proc/self/mountinfo)"
 echo "$mounted" | while read -r dir kind options; do
-	mkdir $dir/$4
+	mkdir $dir/$group
 	if [ $dir = /sys/fs/cgroup/cpuset ]; then
-		cat $dir/cpuset.cpus >$dir/$4/cpuset.cpus
-		cat $dir/cpuset.mems >$dir/$4/cpuset.mems
+		cat $dir/cpuset.cpus >$dir/$group/cpuset.cpus
+		cat $dir/cpuset.mems >$dir/$group/cpuset.mems
 	fi
 	if [ $kind = cgroup2 ]; then
 		for c in $(cat $dir/cgroup.controllers); do echo +$c >$dir/cgroup.subtree_control; done
 	fi
 done
-for dir in $(echo "$mounted" | cut -d' ' -f1); do echo 0 >$dir/$4/cgroup.procs; done
-exec unshare --cgroup sh -c "$5" "$0" "$@"
+for dir in $(echo "$mounted" | cut -d' ' -f1); do echo 0 >$dir/$group/cgroup.procs; done
+exec unshare --cgroup sh -c "$rest"
 `
 
 // serviceRest is what it does in the namespace. Pods with a user namespace get no /proc unless
@@ -58,14 +59,18 @@ done
 for dir in $(echo "$mounted" | awk '$2 == "cgroup2" { print $1 }'); do echo 0 >$dir/init/cgroup.procs; done
 mount --make-rshared /
 mount -t proc proc /proc
-mount --bind "$6" /proc/meminfo
+mount --bind $meminfo /proc/meminfo
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir /run/proc
+mkdir /run/proc /run/disk
 mount -t proc proc /run/proc
-mount --bind "$1" ` + kubeletDir + `
-mount --bind "$2" /var/log
+mount -o loop $disk /run/disk
+mkdir -p /run/disk/kubelet /run/disk/log/pods /run/disk/log/containers /run/disk/agent
+mount --bind /run/disk/kubelet ` + kubeletDir + `
+mount --bind /run/disk/log /var/log
+mount --bind /run/disk/agent $data
+umount /run/disk
 trap 'exit 0' TERM
-touch "$3"
+touch $up
 while :; do sleep 3600 & wait $!; done
 `
 
@@ -113,15 +118,30 @@ func (a *Agent) startService(logs *os.File) error {
 	return a.cmd.Start()
 }
 
+// diskSize is that of such a machine's disk, most of which is a hole.
+const diskSize = 24 << 30
+
+func (a *Agent) newDisk(file string) error {
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, diskSize)); err != nil {
+		return err
+	}
+	if out, err := exec.Command("mkfs.ext4", "-q", "-O", "^has_journal", file).CombinedOutput(); err != nil {
+		return fmt.Errorf("make a disk of %s (mkfs.ext4 is in Debian's e2fsprogs): %w: %s", a.Name, err, out)
+	}
+	return nil
+}
+
 func (a *Agent) startInit(logs *os.File) error {
-	for _, dir := range []string{kubeletDir, a.path("kubelet"), a.path("var-log", "pods"), a.path("var-log",
-		"containers")} {
+	for _, dir := range []string{kubeletDir, a.path("agent")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
 	// Users of pods with a user namespace come through to their containers.
 	if err := os.Chmod(a.Dir, 0o711); err != nil {
+		return err
+	}
+	if err := a.newDisk(a.path("disk")); err != nil {
 		return err
 	}
 	root, err := cgroup.Open(cgroup.Cgroupfs)
@@ -133,8 +153,9 @@ func (a *Agent) startInit(logs *os.File) error {
 		return err
 	}
 	up := a.path("up")
-	a.init = in(a.NetNS, "sh", "-c", serviceInit, a.Name, a.path("kubelet"), a.path("var-log"), up,
-		a.group(), serviceRest, a.path("meminfo"))
+	a.init = in(a.NetNS, "sh", "-c", serviceInit)
+	a.init.Env = append(os.Environ(), "name="+a.Name, "group="+a.group(), "rest="+serviceRest,
+		"meminfo="+a.path("meminfo"), "disk="+a.path("disk"), "data="+a.path("agent"), "up="+up)
 	a.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 	}
