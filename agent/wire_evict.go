@@ -110,8 +110,9 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		FreeLogs: func(context.Context) error { return p.past.DeleteAll() },
 		Evict: func(obj *corev1.Pod, c evict.Cause, grace time.Duration) {
 			b.events.Annotated(obj, c.Annotations, corev1.EventTypeWarning, evict.Reason, c.Message)
-			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: c.Message},
-				&podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: c.Message}, int64(grace.Seconds()))
+			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: c.Message}
+			target := &podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: c.Message}
+			p.pods.Evict(obj.UID, v, target, int64(grace.Seconds()))
 		},
 		Count: evictions(b),
 		Gone: func(obj *corev1.Pod) bool {

@@ -131,7 +131,8 @@ func (m *Met) Cause(p *corev1.Pod, u PodUse) Cause {
 	fmt.Fprintf(&out, "The node was low on resource: %s. %s. ", name, m.shortage())
 	if asked, ok := podRequest(p, name); ok && name == corev1.ResourceMemory && u.Memory > 0 {
 		used := resource.NewQuantity(u.Memory, resource.BinarySI).String()
-		fmt.Fprintf(&out, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Name, used, &asked, name)
+		fmt.Fprintf(&out, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Name, used, &asked,
+			name)
 		about[offendingPod], about[offendingPodUsage] = p.Name, used
 	}
 	var names, usages []string

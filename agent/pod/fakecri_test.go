@@ -27,7 +27,7 @@ type fakeCRI struct {
 	pullable   map[string]bool
 	stubborn   bool
 	slow       map[string]time.Duration // creations of containers by name, and pulls, by "pull"
-	removing   func() // called before a sandbox is removed
+	removing   func()                   // called before a sandbox is removed
 	events     chan *criv1.ContainerEventResponse
 	breaks     chan error // ends who follows the events
 	connecting func()     // called before events are followed

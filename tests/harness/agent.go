@@ -23,7 +23,7 @@ type Agent struct {
 	machine bool
 	service bool // of a machine that outlives it
 	init    *exec.Cmd
-	memory  *meminfo // of such a machine
+	memory  chan struct{} // closed when nobody need be told of such a machine's memory any more
 	config  string
 	disk    string // of a machine's volumes, "" for none
 	cmd     *exec.Cmd

@@ -2,57 +2,57 @@ package harness
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 )
 
-// A machine that is a service is told of the memory that its own groups use, not of what
-// others use of the machine that tests: a file takes the place of /proc/meminfo, as with lxcfs.
-
-// meminfo keeps the file up to date until done is closed.
-type meminfo struct {
-	file  *os.File
-	group string // the machine's
-	done  chan struct{}
-}
-
+// meminfoPeriod is shorter than the time that an agent takes, which has ended a pod, to look
+// at what that has freed. The kernel tells of no change of what is used.
 const meminfoPeriod = 20 * time.Millisecond
 
-func newMeminfo(path, group string) (*meminfo, error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return nil, err
-	}
-	m := &meminfo{f, group, make(chan struct{})}
-	return m, m.write(cgroup.Stats{})
-}
-
-// keep writes the file again and again, for the kernel tells of no change of what is used:
-// faster than an agent that has ended a pod looks at what that has freed.
-func (m *meminfo) keep(root *cgroup.Root) {
-	defer m.file.Close()
-	for {
-		select {
-		case <-m.done:
-			return
-		case <-time.After(meminfoPeriod):
-		}
-		if s, err := root.Stat(m.group); err == nil {
-			_ = m.write(s)
-		}
-	}
-}
-
-func (m *meminfo) write(s cgroup.Stats) error {
-	data, err := os.ReadFile("/proc/meminfo")
+// tellMemory has a machine that is a service told of the memory that its own groups use, not
+// of what others use of the machine that tests: a file is in the place of its /proc/meminfo,
+// as with lxcfs.
+func (a *Agent) tellMemory(root *cgroup.Root) error {
+	f, err := os.OpenFile(filepath.Join(a.Root(), "run", "meminfo"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = m.file.WriteAt(meminfoOf(data, s), 0)
-	return err
+	write := func() error {
+		s, err := root.Stat(a.group())
+		if err != nil {
+			return err
+		}
+		host, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteAt(meminfoOf(host, s), 0)
+		return err
+	}
+	if err := write(); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	done := make(chan struct{})
+	a.memory = done
+	go func() {
+		defer f.Close()
+		for tick := time.NewTicker(meminfoPeriod); ; {
+			select {
+			case <-done:
+				tick.Stop()
+				return
+			case <-tick.C:
+				_ = write() // it has worked before
+			}
+		}
+	}()
+	return nil
 }
 
 // meminfoOf is a /proc/meminfo in which only the group uses memory. Its length is always

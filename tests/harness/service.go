@@ -59,10 +59,11 @@ done
 for dir in $(echo "$mounted" | awk '$2 == "cgroup2" { print $1 }'); do echo 0 >$dir/init/cgroup.procs; done
 mount --make-rshared /
 mount -t proc proc /proc
-mount --bind $meminfo /proc/meminfo
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/proc /run/disk
 mount -t proc proc /run/proc
+cp /proc/meminfo /run/meminfo
+mount --bind /run/meminfo /proc/meminfo
 mount -o loop $disk /run/disk
 mkdir -p /run/disk/kubelet /run/disk/log/pods /run/disk/log/containers /run/disk/agent
 mount --bind /run/disk/kubelet ` + kubeletDir + `
@@ -148,14 +149,10 @@ func (a *Agent) startInit(logs *os.File) error {
 	if err != nil {
 		return err
 	}
-	memory, err := newMeminfo(a.path("meminfo"), a.group())
-	if err != nil {
-		return err
-	}
 	up := a.path("up")
 	a.init = in(a.NetNS, "sh", "-c", serviceInit)
 	a.init.Env = append(os.Environ(), "name="+a.Name, "group="+a.group(), "rest="+serviceRest,
-		"meminfo="+a.path("meminfo"), "disk="+a.path("disk"), "data="+a.path("agent"), "up="+up)
+		"disk="+a.path("disk"), "data="+a.path("agent"), "up="+up)
 	a.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 	}
@@ -164,11 +161,9 @@ func (a *Agent) startInit(logs *os.File) error {
 		a.init = nil
 		return err
 	}
-	a.memory = memory
-	go memory.keep(root)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(up); err == nil {
-			return nil
+			return a.tellMemory(root)
 		}
 		if time.Now().After(deadline) {
 			return fmt.Errorf("machine %s does not come up: %s", a.Name, a.Logs())
@@ -227,7 +222,9 @@ func (a *Agent) stopService() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("cleanup of %s: %w: %s", a.Name, err, out))
 	}
-	close(a.memory.done)
+	if a.memory != nil {
+		close(a.memory)
+	}
 	errs = append(errs, a.init.Process.Signal(syscall.SIGTERM), a.init.Wait(), a.removeGroups(), os.RemoveAll(a.Dir))
 	a.init = nil
 	return errors.Join(errs...)
