@@ -55,8 +55,31 @@ type nodeMachine struct {
 	// in: there it writes the kubelet's configuration.
 	dir string
 
-	mu   sync.Mutex
-	base map[string]any // the agent's configuration at the beginning
+	mu     sync.Mutex
+	base   map[string]any // the agent's configuration at the beginning
+	wanted bool           // the agent is to run: it is started again when it ends, as by its unit
+}
+
+// restartAfter is the RestartSec of the agent's unit.
+const restartAfter = 500 * time.Millisecond
+
+// keepUp starts the agent again when it has ended by itself, or was killed.
+func (n *nodeMachine) keepUp(ctx context.Context) {
+	for tick := time.NewTicker(restartAfter); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+		n.mu.Lock()
+		if n.wanted && !n.agent.Running() {
+			if err := n.agent.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, "conformance: start the agent again:", err)
+			}
+		}
+		n.mu.Unlock()
+	}
 }
 
 // startNode starts a coordinator and one node. After an error the cluster, if there is
@@ -173,6 +196,7 @@ func (n *nodeMachine) unit(verb string) error {
 	case "reset-failed":
 		return nil
 	case "kill", "stop":
+		n.wanted = false
 		if !n.agent.Running() {
 			return nil
 		}
@@ -192,6 +216,7 @@ func (n *nodeMachine) unit(verb string) error {
 		if err := n.agent.Start(); err != nil {
 			return err
 		}
+		n.wanted = true
 		return n.ready()
 	}
 	return fmt.Errorf("%q is not what this systemctl does", verb)
@@ -312,6 +337,17 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 		"--container-runtime-process-name=shoal-agent", "--container-runtime-pid-file=",
 		"--system-spec-file="+filepath.Join(s.report, "system-spec.yaml"),
 		"--report-dir="+s.report, "--dns-domain=cluster.local", "--config-dir="+filepath.Join(s.report, "kubelet.conf.d"))
+	n.mu.Lock()
+	n.wanted = true
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		n.wanted = false // before the cluster is stopped
+		n.mu.Unlock()
+	}()
+	keeping, stop := context.WithCancel(ctx)
+	defer stop()
+	go n.keepUp(keeping)
 	cmd := n.agent.Command("env", args...)
 	cmd.Dir = s.report
 	cmd.Stdout, cmd.Stderr = log, log

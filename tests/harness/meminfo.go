@@ -13,7 +13,7 @@ import (
 
 // meminfoPeriod is shorter than the time that an agent takes, which has ended a pod, to look
 // at what that has freed. The kernel tells of no change of what is used.
-const meminfoPeriod = 20 * time.Millisecond
+const meminfoPeriod = 50 * time.Millisecond
 
 // tellMemory has a machine that is a service told of the memory that its own groups use, not
 // of what others use of the machine that tests: a file is in the place of its /proc/meminfo,
@@ -23,12 +23,12 @@ func (a *Agent) tellMemory(root *cgroup.Root) error {
 	if err != nil {
 		return err
 	}
+	host, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
 	write := func() error {
 		s, err := root.Stat(a.group())
-		if err != nil {
-			return err
-		}
-		host, err := os.ReadFile("/proc/meminfo")
 		if err != nil {
 			return err
 		}

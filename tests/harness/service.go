@@ -114,6 +114,9 @@ func (a *Agent) startService(logs *os.File) error {
 	if a.Running() {
 		return errors.New("the agent runs already")
 	}
+	if a.cmd != nil { // it has ended by itself
+		_ = a.cmd.Wait()
+	}
 	a.cmd = a.Command(filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
 	a.cmd.Stdout, a.cmd.Stderr = logs, logs
 	return a.cmd.Start()
