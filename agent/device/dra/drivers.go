@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -19,6 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 const (
@@ -41,7 +44,9 @@ type Drivers struct {
 	// HealthChanged is called when something else is known of a driver's devices than
 	// before, with which they are; it may be nil.
 	HealthChanged func(driver string, changed func(pool, device string) bool)
-	Log           *slog.Logger
+	// Calls are the durations of calls, by driver, method and code; nil: nobody counts.
+	Calls *metrics.Durations
+	Log   *slog.Logger
 
 	mu    sync.Mutex
 	known map[string][]*driver // the newest last
@@ -76,7 +81,7 @@ func (d *Drivers) Register(name, endpoint string, versions []string) error {
 		return fmt.Errorf("DRA driver %s: none of its gRPC services %q is known: it has to serve %s or %s",
 			name, versions, drav1.DRAPluginService, drav1beta1.DRAPluginService)
 	}
-	conn, err := dial(endpoint)
+	conn, err := dial(endpoint, grpc.WithChainUnaryInterceptor(d.counted(name)))
 	if err != nil {
 		return fmt.Errorf("DRA driver %s at %s: %w", name, endpoint, err)
 	}
@@ -157,16 +162,27 @@ func (d *Drivers) find(name string) (drav1.DRAPluginClient, error) {
 	return nil, fmt.Errorf("DRA driver %s is not registered", name)
 }
 
+// counted has the calls of a driver counted.
+func (d *Drivers) counted(name string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		begin := time.Now()
+		err := call(ctx, method, req, reply, conn, opts...)
+		d.Calls.Since(begin, name, method, status.Code(err).String())
+		return err
+	}
+}
+
 // dial prepares a connection, which is made with the first call.
-func dial(path string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+path,
+func dial(path string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+path, append(opts,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
 		}),
-	)
+	)...)
 }
 
 // Run withdraws the devices of drivers that stay away: of those that were there before
