@@ -389,6 +389,10 @@ func (n *nodeMachine) writeConfiguration(report string) error {
 	if err := os.WriteFile(filepath.Join(report, "system-spec.yaml"), []byte("os: Linux\n"), 0o644); err != nil {
 		return err
 	}
+	// Where one spec writes further configuration, which the agent does not read.
+	if err := os.Mkdir(filepath.Join(report, "kubelet.conf.d"), 0o755); err != nil {
+		return err
+	}
 	return os.WriteFile(n.configuration(), configz.Kubelet, 0o644)
 }
 

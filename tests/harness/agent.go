@@ -27,6 +27,7 @@ type Agent struct {
 	config  string
 	disk    string // of a machine's volumes, "" for none
 	cmd     *exec.Cmd
+	ended   chan struct{} // closed when the agent of a machine that outlives it has ended
 }
 
 // Join adds a node to the cluster.

@@ -114,12 +114,18 @@ func (a *Agent) startService(logs *os.File) error {
 	if a.Running() {
 		return errors.New("the agent runs already")
 	}
-	if a.cmd != nil { // it has ended by itself
-		_ = a.cmd.Wait()
-	}
 	a.cmd = a.Command(filepath.Join(a.cluster.Bin, "shoal-agent"), "--config", a.config)
 	a.cmd.Stdout, a.cmd.Stderr = logs, logs
-	return a.cmd.Start()
+	if err := a.cmd.Start(); err != nil {
+		return err
+	}
+	cmd, ended := a.cmd, make(chan struct{})
+	a.ended = ended
+	go func() {
+		_ = cmd.Wait()
+		close(ended)
+	}()
+	return nil
 }
 
 // diskSize is that of such a machine's disk, most of which is a hole.
@@ -182,30 +188,38 @@ func (a *Agent) Config() string { return a.config }
 
 // Running tells whether the agent of such a machine runs.
 func (a *Agent) Running() bool {
-	_, err := a.agentPid()
-	return err == nil
+	if a.ended == nil {
+		return false
+	}
+	select {
+	case <-a.ended:
+		return false
+	default:
+		return true
+	}
 }
 
 // Halt sends the agent of such a machine a signal and waits for its end.
 func (a *Agent) Halt(s syscall.Signal) error {
-	pid, err := a.agentPid()
-	if err != nil {
-		return err
+	for deadline := time.Now().Add(10 * time.Second); a.Running(); time.Sleep(20 * time.Millisecond) {
+		pid, err := a.agentPid()
+		if err == nil {
+			if err := syscall.Kill(pid, s); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+			<-a.ended
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
 	}
-	if err := syscall.Kill(pid, s); err != nil {
-		return err
-	}
-	_ = a.cmd.Wait()
-	a.cmd = nil
 	return nil
 }
 
 // agentPid is the agent's process as this process sees it: the child of the one that
-// entered the machine.
+// entered the machine. In its first moment there is none yet.
 func (a *Agent) agentPid() (int, error) {
-	if a.cmd == nil {
-		return 0, errors.New("the agent does not run")
-	}
 	parent := a.cmd.Process.Pid
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", parent, parent))
 	if err != nil {
