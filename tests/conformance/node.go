@@ -109,7 +109,6 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		harness.Service(a, cfg)
 		cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
-		cfg.ImageGCHighThresholdPercent = 100 // however full the disk of the machine that tests
 		// As the kubelet has that the suite would start.
 		cfg.EvictionPressureTransitionPeriod = metav1.Duration{Duration: 30 * time.Second}
 	})
