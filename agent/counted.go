@@ -19,7 +19,7 @@ func (c containers) counted(counts *metrics.Agent, spans *tracing.Tracer) contai
 	if c.builtin == nil {
 		spans = nil
 	}
-	c.brief = countedRuntime{c.brief, asked{counts, spans, "runtime.v1.RuntimeService"}}
+	c.brief = countedRuntime{c.brief, asked{counts, spans, "runtime.v1.RuntimeService"}, newOwnUsers()}
 	c.images = countedImages{c.images, asked{counts, spans, "runtime.v1.ImageService"}}
 	if c.groups != nil {
 		c.groups.Operations = counts.Cgroups
@@ -51,6 +51,7 @@ func (a asked) begin(ctx context.Context, operation, method string) (context.Con
 type countedRuntime struct {
 	criapi.RuntimeService
 	asked
+	users *ownUsers
 }
 
 func (r countedRuntime) RunPodSandbox(
@@ -58,15 +59,16 @@ func (r countedRuntime) RunPodSandbox(
 ) (id string, err error) {
 	ctx, end := r.begin(ctx, "run_podsandbox", "RunPodSandbox")
 	defer end(&err)
-	own := config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
-	if own == nil || own.Mode != criv1.NamespaceMode_POD {
+	if !ofUsers(config) {
 		return r.RuntimeService.RunPodSandbox(ctx, config, handler)
 	}
 	r.counts.UserNamespaces.Inc()
 	if id, err = r.RuntimeService.RunPodSandbox(ctx, config, handler); err != nil {
 		r.counts.UserNamespaceErrors.Inc()
+		return "", err
 	}
-	return id, err
+	r.users.began(id)
+	return id, nil
 }
 
 func (r countedRuntime) StopPodSandbox(ctx context.Context, id string) (err error) {
@@ -78,7 +80,10 @@ func (r countedRuntime) StopPodSandbox(ctx context.Context, id string) (err erro
 func (r countedRuntime) RemovePodSandbox(ctx context.Context, id string) (err error) {
 	ctx, end := r.begin(ctx, "remove_podsandbox", "RemovePodSandbox")
 	defer end(&err)
-	return r.RuntimeService.RemovePodSandbox(ctx, id)
+	if err = r.RuntimeService.RemovePodSandbox(ctx, id); err == nil {
+		r.users.removed(id)
+	}
+	return err
 }
 
 func (r countedRuntime) PodSandboxStatus(
@@ -102,13 +107,21 @@ func (r countedRuntime) CreateContainer(
 ) (id string, err error) {
 	ctx, end := r.begin(ctx, "create_container", "CreateContainer")
 	defer end(&err)
-	return r.RuntimeService.CreateContainer(ctx, sandbox, config, pod)
+	id, err = r.RuntimeService.CreateContainer(ctx, sandbox, config, pod)
+	if ctx.Err() == nil && r.users.made(sandbox, id, err) {
+		r.counts.UserNamespaceErrors.Inc()
+	}
+	return id, err
 }
 
 func (r countedRuntime) StartContainer(ctx context.Context, id string) (err error) {
 	ctx, end := r.begin(ctx, "start_container", "StartContainer")
 	defer end(&err)
-	return r.RuntimeService.StartContainer(ctx, id)
+	err = r.RuntimeService.StartContainer(ctx, id)
+	if r.users.started(id, err) && ctx.Err() == nil {
+		r.counts.UserNamespaceErrors.Inc()
+	}
+	return err
 }
 
 func (r countedRuntime) StopContainer(ctx context.Context, id string, timeout int64) (err error) {

@@ -70,3 +70,59 @@ func TestOperationsAreCounted(t *testing.T) {
 		t.Error(out.String())
 	}
 }
+
+// unlucky is a runtime whose containers named "made" cannot be started, and others not made.
+type unlucky struct{ failing }
+
+func (unlucky) RunPodSandbox(_ context.Context, c *criv1.PodSandboxConfig, _ string) (string, error) {
+	return c.Metadata.Name, nil
+}
+func (unlucky) RemovePodSandbox(context.Context, string) error { return nil }
+func (unlucky) CreateContainer(_ context.Context, sandbox string, c *criv1.ContainerConfig,
+	_ *criv1.PodSandboxConfig) (string, error) {
+	if c.Metadata.Name != "made" {
+		return "", errors.New("it has no such program")
+	}
+	return sandbox + "-made", nil
+}
+func (unlucky) StartContainer(context.Context, string) error { return errors.New("it does not start") }
+
+// TestUserNamespaceFailures: a pod with a user namespace whose containers cannot be made, or
+// started, is counted once.
+func TestUserNamespaceFailures(t *testing.T) {
+	counts := metrics.NewAgent()
+	r := containers{brief: unlucky{}}.counted(counts, nil).brief
+	pods := map[string]criv1.NamespaceMode{"one": criv1.NamespaceMode_POD, "two": criv1.NamespaceMode_POD,
+		"host": criv1.NamespaceMode_NODE}
+	for name, mode := range pods {
+		id, err := r.RunPodSandbox(t.Context(), &criv1.PodSandboxConfig{Metadata: &criv1.PodSandboxMetadata{Name: name},
+			Linux: &criv1.LinuxPodSandboxConfig{SecurityContext: &criv1.LinuxSandboxSecurityContext{
+				NamespaceOptions: &criv1.NamespaceOption{UsernsOptions: &criv1.UserNamespace{Mode: mode}}}}}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		container := map[string]string{"one": "made"}[name]
+		for range 2 {
+			c, err := r.CreateContainer(t.Context(), id, &criv1.ContainerConfig{
+				Metadata: &criv1.ContainerMetadata{Name: container}}, nil)
+			if err == nil && r.StartContainer(t.Context(), c) == nil {
+				t.Error("the error is lost")
+			}
+		}
+		if err := r.RemovePodSandbox(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out strings.Builder
+	p := metrics.NewPage(&out)
+	counts.Show(p)
+	if err := p.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"kubelet_started_user_namespaced_pods_total 2",
+		"kubelet_started_user_namespaced_pods_errors_total 2"} {
+		if !strings.Contains(out.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, out.String())
+		}
+	}
+}

@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/process"
@@ -154,7 +155,7 @@ func (c *hollowNodes) build(ctx context.Context, i int) ([]task, error) {
 		services = service.NewSource(service.Config{Client: server.Client, Node: cfg.NodeName, Log: log})
 	}
 	objects, tokens := newObjects(kept, server, log)
-	claims, err := newClaims(cfg, server, hollow.Store[dra.Claim]{}, facts.BootID, log)
+	claims, err := newClaims(cfg, server, hollow.Store[dra.Claim]{}, facts.BootID, &metrics.Agent{}, log)
 	if err != nil {
 		return nil, err
 	}

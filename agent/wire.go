@@ -189,7 +189,7 @@ func build(
 	storage := newStorageObjects(ctx, server, log)
 	shown := newCSINode(cfg, server, log)
 	drivers := newDrivers(shown, counts)
-	claims, err := newClaims(cfg, server, kept.claims, facts.BootID, log)
+	claims, err := newClaims(cfg, server, kept.claims, facts.BootID, counts, log)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,9 +23,9 @@ import (
 )
 
 // newClaims has drivers prepare the devices of resource claims.
-func newClaims(cfg *config.Config, server *api.Server, records dra.Records, boot string,
+func newClaims(cfg *config.Config, server *api.Server, records dra.Records, boot string, counts *metrics.Agent,
 	log *slog.Logger) (*dra.Manager, error) {
-	drivers := &dra.Drivers{Node: cfg.NodeName, Log: log}
+	drivers := &dra.Drivers{Node: cfg.NodeName, Log: log, Calls: counts.ClaimCalls}
 	if server.Configured() {
 		drivers.Client = server.Client
 	}
@@ -38,7 +38,8 @@ func newClaims(cfg *config.Config, server *api.Server, records dra.Records, boot
 			}
 			return server.Client.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		Boot: boot,
+		Boot:      boot,
+		Durations: counts.Claims,
 	}
 	return m, m.Load()
 }

@@ -108,10 +108,11 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		},
 		Free:     images.DeleteUnused,
 		FreeLogs: func(context.Context) error { return p.past.DeleteAll() },
-		Evict: func(obj *corev1.Pod, message string, grace time.Duration) {
-			b.events.Event(obj, "", corev1.EventTypeWarning, evict.Reason, message)
-			p.pods.Evict(obj.UID, podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: message},
-				&podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: message}, int64(grace.Seconds()))
+		Evict: func(obj *corev1.Pod, c evict.Cause, grace time.Duration) {
+			b.events.Annotated(obj, c.Annotations, corev1.EventTypeWarning, evict.Reason, c.Message)
+			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: c.Message}
+			target := &podrecord.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: c.Message}
+			p.pods.Evict(obj.UID, v, target, int64(grace.Seconds()))
 		},
 		Count: evictions(b),
 		Gone: func(obj *corev1.Pod) bool {

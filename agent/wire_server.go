@@ -129,6 +129,7 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		MemoryBytes: b.facts.MemoryBytes,
 		Available:   host.MemoryAvailable,
 		Shutdown:    lastShutdown(b),
+		Claims:      b.claims.InUse,
 
 		Began: began(b.runtime),
 		LogUse: func(ctx context.Context, pod statsapi.PodReference, container string) (bytes, inodes uint64) {

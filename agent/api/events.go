@@ -33,7 +33,22 @@ func (r *Recorder) Event(p *corev1.Pod, container, kind, reason, message string)
 	if r.events == nil || p.Name == "" {
 		return
 	}
-	ref := &corev1.ObjectReference{
+	ref := reference(p)
+	if container != "" {
+		ref.FieldPath = fieldPath(p, container)
+	}
+	r.events.Event(ref, kind, reason, message)
+}
+
+// Annotated tells of a pod, with annotations of the event.
+func (r *Recorder) Annotated(p *corev1.Pod, annotations map[string]string, kind, reason, message string) {
+	if r.events != nil && p.Name != "" {
+		r.events.AnnotatedEventf(reference(p), annotations, kind, reason, "%s", message)
+	}
+}
+
+func reference(p *corev1.Pod) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
 		Kind:            "Pod",
 		APIVersion:      "v1",
 		Namespace:       p.Namespace,
@@ -41,10 +56,6 @@ func (r *Recorder) Event(p *corev1.Pod, container, kind, reason, message string)
 		UID:             p.UID,
 		ResourceVersion: p.ResourceVersion,
 	}
-	if container != "" {
-		ref.FieldPath = fieldPath(p, container)
-	}
-	r.events.Event(ref, kind, reason, message)
 }
 
 // Object tells of any object.

@@ -199,7 +199,7 @@ func TestRank(t *testing.T) {
 }
 
 // Users read why a pod was ended in upstream's words.
-func TestMessage(t *testing.T) {
+func TestCause(t *testing.T) {
 	p := named("p", 0, "memory", "1Mi")
 	u := PodUse{Memory: 3 << 20, Containers: map[string]ContainerUse{"c": {Memory: 2 << 20, Layer: Files{4096, 1},
 		Logs: Files{4096, 1}}}}
@@ -207,25 +207,30 @@ func TestMessage(t *testing.T) {
 		Signal{50 << 20, 1 << 30}}
 	const low = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
 	const of = "Container c was using 2Mi, request is 1Mi, has larger consumption of memory. "
-	if got := memory.Message(p, u); got != low+of {
+	if got := memory.Cause(p, u).Message; got != low+of {
 		t.Error(got)
 	}
 	p.Spec.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{"memory": resource.MustParse("2Mi")}}
 	const whole = "Pod p was using 3Mi, request is 2Mi, has larger consumption of memory. "
-	if got := memory.Message(p, u); got != low+whole+of {
+	if got := memory.Cause(p, u).Message; got != low+whole+of {
 		t.Error(got)
 	}
+	about := map[string]string{"starved_resource": "memory", "offending_pod": "p", "offending_pod_usage": "3Mi",
+		"offending_containers": "c", "offending_containers_usage": "2Mi"}
+	if got := memory.Cause(p, u).Annotations; !maps.Equal(got, about) {
+		t.Errorf("annotations %v, want %v", got, about)
+	}
 	stall := Met{(&Stall{Share: 0.625}).Threshold(), Signal{int64(10 * time.Second), int64(30500 * time.Millisecond)}}
-	if got := stall.Message(p, u); got != "The node was low on resource: memory. Tasks waited for memory 67% of 31s, "+
+	if got := stall.Cause(p, u).Message; got != "The node was low on resource: memory. Tasks waited for memory 67% of 31s, "+
 		"threshold: 62.5%. "+whole+of {
 		t.Error(got)
 	}
 	inodes := Met{Threshold{Signal: NodeFSInodesFree, Keep: Amount{Share: 0.05}}, Signal{10, 1000}}
-	if got := inodes.Message(p, u); got != "The node was low on resource: inodes. Threshold quantity: 50, available: 10. " {
+	if got := inodes.Cause(p, u).Message; got != "The node was low on resource: inodes. Threshold quantity: 50, available: 10. " {
 		t.Error(got)
 	}
 	disk := Met{Threshold{Signal: NodeFSAvailable, Keep: Amount{Share: 0.5}}, Signal{1 << 10, 1 << 20}}
-	if got := disk.Message(p, u); got != "The node was low on resource: ephemeral-storage. Threshold quantity: 512Ki, "+
+	if got := disk.Cause(p, u).Message; got != "The node was low on resource: ephemeral-storage. Threshold quantity: 512Ki, "+
 		"available: 1Ki. Container c was using 8Ki, request is 0, has larger consumption of ephemeral-storage. " {
 		t.Error(got)
 	}
@@ -260,7 +265,7 @@ func TestNode(t *testing.T) {
 			},
 			Free:     func(context.Context) error { tell("free"); left.Add(10); return nil },
 			FreeLogs: func(context.Context) error { tell("free logs"); return nil },
-			Evict: func(p *corev1.Pod, _ string, grace time.Duration) {
+			Evict: func(p *corev1.Pod, _ Cause, grace time.Duration) {
 				tell("evict " + p.Name + " in " + grace.String())
 				going[p.Name] = time.Now().Add(5 * time.Second)
 			},
@@ -345,7 +350,7 @@ func TestStall(t *testing.T) {
 			Use: func(context.Context, bool) (func(*corev1.Pod) (PodUse, bool), error) {
 				return func(*corev1.Pod) (PodUse, bool) { return PodUse{}, true }, nil
 			},
-			Evict: func(_ *corev1.Pod, _ string, grace time.Duration) {
+			Evict: func(_ *corev1.Pod, _ Cause, grace time.Duration) {
 				evicted.Store(int64(time.Since(begin)))
 				if grace != 7*time.Second {
 					t.Errorf("grace %v", grace)

@@ -31,7 +31,7 @@ type Node struct {
 	// Evict ends a pod within a grace period of at least a second, Gone tells whether
 	// it has ended.
 	// Count counts an eviction for a signal.
-	Evict func(p *corev1.Pod, message string, grace time.Duration)
+	Evict func(p *corev1.Pod, c Cause, grace time.Duration)
 	Count func(signal string)
 	Gone  func(p *corev1.Pod) bool
 	// Tell writes a warning event of the node; Changed hears of other conditions.
@@ -204,10 +204,10 @@ func (n *Node) end(ctx context.Context, met *Met) *corev1.Pod {
 	if met.Grace > 0 {
 		grace = max(grace, n.MaxGrace)
 	}
-	message := met.Message(p, u)
+	cause := met.Cause(p, u)
 	n.Log.Info("a pod is evicted", "pod", p.Namespace+"/"+p.Name, "uid", p.UID, "signal", met.Threshold.Signal,
-		"why", strings.TrimSpace(message))
-	n.Evict(p, message, grace)
+		"why", strings.TrimSpace(cause.Message))
+	n.Evict(p, cause, grace)
 	if n.Count != nil {
 		n.Count(met.Threshold.Signal)
 	}

@@ -106,15 +106,36 @@ func (l Layout) Rank(signal string, pods []*corev1.Pod, use func(*corev1.Pod) (P
 	})
 }
 
-// Message says why a pod is ended, in upstream's words.
-func (m *Met) Message(p *corev1.Pod, u PodUse) string {
+// Cause is why a pod is ended: in upstream's words, and for programs as annotations of its
+// event.
+type Cause struct {
+	Message     string
+	Annotations map[string]string
+}
+
+// Keys of the annotations, as upstream's (pkg/kubelet/eviction, helpers.go): the resource,
+// and who took more of it than was asked for, of containers in lists with commas.
+const (
+	starvedResource          = "starved_resource"
+	offendingPod             = "offending_pod"
+	offendingPodUsage        = "offending_pod_usage"
+	offendingContainers      = "offending_containers"
+	offendingContainersUsage = "offending_containers_usage"
+)
+
+// Cause says why the pod is ended.
+func (m *Met) Cause(p *corev1.Pod, u PodUse) Cause {
 	name := signals[m.Threshold.Signal].resource
+	about := map[string]string{starvedResource: string(name)}
 	var out strings.Builder
 	fmt.Fprintf(&out, "The node was low on resource: %s. %s. ", name, m.shortage())
 	if asked, ok := podRequest(p, name); ok && name == corev1.ResourceMemory && u.Memory > 0 {
-		fmt.Fprintf(&out, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Name,
-			resource.NewQuantity(u.Memory, resource.BinarySI), &asked, name)
+		used := resource.NewQuantity(u.Memory, resource.BinarySI).String()
+		fmt.Fprintf(&out, "Pod %s was using %s, request is %s, has larger consumption of %s. ", p.Name, used, &asked,
+			name)
+		about[offendingPod], about[offendingPodUsage] = p.Name, used
 	}
+	var names, usages []string
 	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range list {
 			c, known := u.Containers[list[i].Name]
@@ -129,12 +150,15 @@ func (m *Met) Message(p *corev1.Pod, u PodUse) string {
 			}
 			asked := list[i].Resources.Requests[name]
 			if known && used > asked.Value() {
+				usage := resource.NewQuantity(used, resource.BinarySI).String()
 				fmt.Fprintf(&out, "Container %s was using %s, request is %s, has larger consumption of %s. ",
-					list[i].Name, resource.NewQuantity(used, resource.BinarySI), &asked, name)
+					list[i].Name, usage, &asked, name)
+				names, usages = append(names, list[i].Name), append(usages, usage)
 			}
 		}
 	}
-	return out.String()
+	about[offendingContainers], about[offendingContainersUsage] = strings.Join(names, ","), strings.Join(usages, ",")
+	return Cause{out.String(), about}
 }
 
 // shortage says how much there was, and how much there should be.

@@ -203,8 +203,8 @@ func newThrashing(t *testing.T, pods []*corev1.Pod) *thrashing {
 		Use: func(context.Context, bool) (func(*corev1.Pod) (PodUse, bool), error) {
 			return func(*corev1.Pod) (PodUse, bool) { return PodUse{Memory: 1 << 20}, true }, nil
 		},
-		Evict: func(p *corev1.Pod, message string, grace time.Duration) {
-			m.tell("evict " + p.Name + " in " + grace.String() + ": " + message)
+		Evict: func(p *corev1.Pod, c Cause, grace time.Duration) {
+			m.tell("evict " + p.Name + " in " + grace.String() + ": " + c.Message)
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			m.going[p.Name] = time.Now().Add(5 * time.Second)

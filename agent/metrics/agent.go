@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -21,9 +22,12 @@ type Agent struct {
 	CSI               *Durations // by driver, method, code and migrated
 	DevicePlugins     *Counts    // registrations, by resource
 	DeviceAllocations *Durations // by resource
-	Evictions         *Counts    // by signal
-	ImageBytes        *Counts    // of layers and manifests, by where they came from
-	ImageBytesSent    *Counts    // to other nodes
+	// Claims are what pods' claims take to prepare and to give back, by operation and whether it
+	// failed; ClaimCalls are the calls of drivers, by driver, method and code.
+	Claims, ClaimCalls *Durations
+	Evictions          *Counts // by signal
+	ImageBytes         *Counts // of layers and manifests, by where they came from
+	ImageBytesSent     *Counts // to other nodes
 	// Pods with a user namespace that were begun, and that were not made.
 	UserNamespaces, UserNamespaceErrors *Counts
 	PodResources                        *Counts // requests, by version of the API
@@ -106,6 +110,14 @@ func NewAgent() *Agent {
 		DeviceAllocations: NewDurations("kubelet_device_plugin_alloc_duration_seconds",
 			"[ALPHA] Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
 			DefaultBuckets, "resource_name"),
+		Claims: NewDurations("dra_operations_duration_seconds",
+			"[ALPHA] Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod "+
+				"when the pod starts or stops. Identified by the name of the operation (PrepareResources or "+
+				"UnprepareResources) and separated by the success of the operation. The number of failed operations is "+
+				"provided through the histogram's overall count.", claimBuckets, "operation_name", "is_error"),
+		ClaimCalls: NewDurations("dra_grpc_operations_duration_seconds",
+			"[ALPHA] Duration in seconds of the DRA gRPC operations", claimBuckets, "driver_name", "method_name",
+			"grpc_status_code"),
 		Evictions: NewCounts("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal",
 			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
 		ImageBytes: NewCounts("shoal_image_received_bytes_total",
@@ -148,6 +160,9 @@ func NewAgent() *Agent {
 	}
 }
 
+// claimBuckets go up to 40 s, for a driver has 45 s for a call.
+var claimBuckets = Exponential(0.1, math.Pow(400, 1.0/14), 15)
+
 // programmingBuckets get wider as the time grows from a quarter of a second to
 // five minutes.
 func programmingBuckets() []float64 {
@@ -179,7 +194,7 @@ func (a *Agent) Show(p *Page) {
 		a.PodResourceCalls[method].Errors.Show(p)
 	}
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
-		a.DeviceAllocations, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
+		a.DeviceAllocations, a.Claims, a.ClaimCalls, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -216,7 +217,7 @@ func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 	in := m.Input(ctx)
 	in.Anew = m.Anew
 	want := Build(old, in)
-	if !maps.Equal(old.Annotations, want.Annotations) {
+	if !maps.Equal(old.Annotations, want.Annotations) || mislabelled(old, want) {
 		return false, m.register(ctx)
 	}
 	if !due && equality.Semantic.DeepEqual(strip(old.Status), strip(want.Status)) {
@@ -240,6 +241,14 @@ func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
 	m.tell(old, n)
 	m.written(n)
 	return true, nil
+}
+
+// mislabelled tells whether somebody says that the machine is of another system or
+// architecture than it is, by which pods come that cannot run on it (upstream's updateNode).
+func mislabelled(old, want *corev1.Node) bool {
+	return slices.ContainsFunc([]string{corev1.LabelOSStable, corev1.LabelArchStable}, func(label string) bool {
+		return old.Labels[label] != want.Labels[label]
+	})
 }
 
 // tell writes events about transitions.

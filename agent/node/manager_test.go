@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -149,6 +150,40 @@ func TestNodeMadeAnew(t *testing.T) {
 		}
 		m.set(n)
 		shows("5")
+	}
+}
+
+// A node says what system and architecture it is of, whatever others say of it; labels that are
+// theirs stay.
+func TestMislabelled(t *testing.T) {
+	m := &Manager{
+		Client: fake.NewClientset(),
+		Name:   "n",
+		Input:  func(context.Context) Input { return Input{Name: "n"} },
+		Seen:   func(*corev1.Node) {},
+		Event:  func(string, string, string) {},
+	}
+	if err := m.register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := m.Node().DeepCopy()
+	n.Labels[corev1.LabelArchStable], n.Labels["theirs"] = "dummy", "yes"
+	delete(n.Labels, corev1.LabelOSStable)
+	n, err := m.Client.CoreV1().Nodes().Update(t.Context(), n, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(n)
+	if _, err := m.update(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	n, err = m.Client.CoreV1().Nodes().Get(t.Context(), "n", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n.Labels[corev1.LabelArchStable] != goruntime.GOARCH || n.Labels[corev1.LabelOSStable] != goruntime.GOOS ||
+		n.Labels["theirs"] != "yes" {
+		t.Errorf("labels %v", n.Labels)
 	}
 }
 

@@ -31,8 +31,10 @@ import (
 // what is new: the containers in the runtime, what the API has of the pod, and what it
 // refused of what it was told. An empty line begins anew. The commands:
 //
-//	pod POLICY CONTAINER...  a new pod on the node: init:NAME, side:NAME, NAME; with all:
-//	                         in front, one that ends with 42 restarts all
+//	pod POLICY CONTAINER...  a new pod on the node: init:NAME, side:NAME, NAME, or pull:NAME,
+//	                         whose image is not there; with all: in front, one that ends
+//	                         with 42 restarts all
+//	slow NAME SECONDS        the container takes so long to create; pull: images take to pull
 //	debug NAME               an ephemeral container joins it
 //	end NAME CODE            a container ends
 //	wait SECONDS
@@ -132,6 +134,14 @@ func (r *againRig) do(words []string) {
 			p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
 				EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: words[1], Image: "i:1"}})
 		})
+	case "slow":
+		s, err := strconv.Atoi(words[2])
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.cri.mu.Lock()
+		r.cri.slow[words[1]], r.cri.pullable["i:2"] = time.Duration(s)*time.Second, true
+		r.cri.mu.Unlock()
 	case "end":
 		code, err := strconv.Atoi(words[2])
 		if err != nil {

@@ -26,7 +26,8 @@ type fakeCRI struct {
 	images     map[string]bool
 	pullable   map[string]bool
 	stubborn   bool
-	removing   func() // called before a sandbox is removed
+	slow       map[string]time.Duration // creations of containers by name, and pulls, by "pull"
+	removing   func()                   // called before a sandbox is removed
 	events     chan *criv1.ContainerEventResponse
 	breaks     chan error // ends who follows the events
 	connecting func()     // called before events are followed
@@ -39,7 +40,7 @@ type fakeContainer struct {
 
 func newFakeCRI() *fakeCRI {
 	return &fakeCRI{sandboxes: map[string]*criv1.PodSandbox{}, containers: map[string]*fakeContainer{},
-		images: map[string]bool{"i:1": true}, pullable: map[string]bool{},
+		images: map[string]bool{"i:1": true}, pullable: map[string]bool{}, slow: map[string]time.Duration{},
 		events: make(chan *criv1.ContainerEventResponse, 1000)}
 }
 
@@ -162,8 +163,24 @@ func (f *fakeCRI) PodSandboxStatus(_ context.Context, id string, _ bool) (*criv1
 		Network: &criv1.PodSandboxNetworkStatus{Ip: "10.0.0.1"}}}, nil
 }
 
-func (f *fakeCRI) CreateContainer(_ context.Context, sandbox string, c *criv1.ContainerConfig,
+// take lets an operation take its time.
+func (f *fakeCRI) take(ctx context.Context, what string) error {
+	f.mu.Lock()
+	d := f.slow[what]
+	f.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (f *fakeCRI) CreateContainer(ctx context.Context, sandbox string, c *criv1.ContainerConfig,
 	_ *criv1.PodSandboxConfig) (string, error) {
+	if err := f.take(ctx, c.Metadata.Name); err != nil {
+		return "", err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	id := f.id("c")
@@ -298,8 +315,11 @@ func (f *fakeCRI) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Imag
 	return out, nil
 }
 
-func (f *fakeCRI) PullImage(_ context.Context, s *criv1.ImageSpec, _ *criv1.AuthConfig,
+func (f *fakeCRI) PullImage(ctx context.Context, s *criv1.ImageSpec, _ *criv1.AuthConfig,
 	_ *criv1.PodSandboxConfig) (string, error) {
+	if err := f.take(ctx, "pull"); err != nil {
+		return "", err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.pullable[s.Image] {

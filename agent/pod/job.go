@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,9 +19,12 @@ import (
 
 // start brings one container up: image, create, start, hook. A failure is
 // shown as the container's waiting reason and tried again.
-func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) func() {
+func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string, making *atomic.Bool) func() {
 	if v := w.m.ensureImages(ctx, f); v != nil {
 		return w.startFailed(ctx, f, v, firstBackoff, lastPull)
+	}
+	if !making.CompareAndSwap(false, true) {
+		return nil
 	}
 	config, err := w.m.containerConfig(ctx, f)
 	if err != nil {
@@ -67,6 +71,7 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string) fun
 		return begun
 	}
 	w.post(begun) // shown as running while its hook goes on
+	making.Store(false)
 	return w.postStart(ctx, f.Pod, Action{Name: f.Container.Name, ID: id})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -278,8 +279,11 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 		if a.Backoff != cr.Backoff {
 			cr.Backoff, cr.BackoffAt = a.Backoff, time.Now()
 		}
-		f := w.facts(p, o, a)
-		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, f, o.Sandbox().ID) })
+		f, making := w.facts(p, o, a), new(atomic.Bool)
+		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.start(ctx, f, o.Sandbox().ID, making) })
+		if j := w.busy[a.Name]; j.making == nil {
+			j.making = making
+		}
 	case Hook:
 		w.begin(ctx, a.Name, a, func(ctx context.Context) func() { return w.postStart(ctx, p, a) })
 	case Resize:

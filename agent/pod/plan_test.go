@@ -30,6 +30,8 @@ func testPod(policy corev1.RestartPolicy, containers ...string) *corev1.Pod {
 		switch {
 		case !ok:
 			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: kind, Image: "i:1"})
+		case kind == "pull":
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: name, Image: "i:2"})
 		case kind == "side":
 			p.Spec.InitContainers = append(p.Spec.InitContainers,
 				corev1.Container{Name: name, Image: "i:1", RestartPolicy: &always})

@@ -48,16 +48,22 @@ func (w *worker) restartAll(p *corev1.Pod, o *record.Observed) {
 		}
 	})
 	switch {
-	case asked && !r.RestartingAll:
+	case asked:
 		r.RestartingAll = true
-		for _, j := range w.busy {
-			if j.kind == Start || j.kind == Hook || j.kind == Resize {
-				j.cancel()
-			}
-		}
+		w.interrupt()
 	case r.RestartingAll && !left && len(w.busy) == 0:
 		r.RestartingAll = false
 		restartable(p, func(c *corev1.Container) { beginAnew(r.Containers[c.Name]) })
+	}
+}
+
+// interrupt gives up what containers do that restart. One that is being made is made: it
+// was to run beside the others, and is seen to begin anew as they are.
+func (w *worker) interrupt() {
+	for _, j := range w.busy {
+		if j.kind == Hook || j.kind == Resize || j.kind == Start && j.making.CompareAndSwap(false, true) {
+			j.cancel()
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,6 +66,9 @@ type job struct {
 	// turn is closed when a container that is to be stopped need not wait for others;
 	// nil: it does not.
 	turn chan struct{}
+	// making is what the start of a container sets that has the image and goes on to make
+	// it, or who has all restart: then it is not made.
+	making *atomic.Bool
 }
 
 // update takes the pod as its source has it; false when nothing is left of the

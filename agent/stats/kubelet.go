@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"runtime"
 	"slices"
 	"time"
@@ -53,6 +54,7 @@ func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 		Put(1, "node", p.NodeName)
 	err := p.running(ctx, page)
 	p.shutdown(page)
+	p.claims(page)
 	p.certificates(page)
 	p.volumes(ctx, page)
 	p.Counts.Show(page)
@@ -95,6 +97,22 @@ func (p *Provider) shutdown(page *metrics.Page) {
 		"[ALPHA] Last graceful shutdown start time since unix epoch in seconds").Put(seconds(start))
 	page.Family("kubelet_graceful_shutdown_end_time_seconds", metrics.Gauge,
 		"[ALPHA] Last graceful shutdown end time since unix epoch in seconds").Put(seconds(end))
+}
+
+// claims tells how many are prepared, where there are any drivers.
+func (p *Provider) claims(page *metrics.Page) {
+	if p.Claims == nil {
+		return
+	}
+	f := page.Family("dra_resource_claims_in_use", metrics.Gauge, "[ALPHA] The number of ResourceClaims that are "+
+		"currently in use on the node, by driver name (driver_name label value) and across all drivers (special value "+
+		"<any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use "+
+		"ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count "+
+		"for the <any> driver_name.")
+	inUse := p.Claims()
+	for _, driver := range slices.Sorted(maps.Keys(inUse)) {
+		f.Put(float64(inUse[driver]), "driver_name", driver)
+	}
 }
 
 // certificates tells how long they are valid, where there are any.

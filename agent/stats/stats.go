@@ -38,6 +38,8 @@ type Provider struct {
 	// Shutdown tells when the last graceful shutdown began and ended, zero
 	// if never.
 	Shutdown func() (start, end time.Time)
+	// Claims are how many ResourceClaims are in use, by their drivers.
+	Claims func() map[string]int
 
 	// What follows may be missing.
 

@@ -122,7 +122,7 @@ func first(s []string) string {
 }
 
 // Resource returns a container's request or limit in units of the divisor,
-// rounded up. A limit that is not set is what the node can give.
+// rounded up. A limit that is not set is the pod's (KEP-2837), or what the node can give.
 func Resource(p *corev1.Pod, container string, r *corev1.ResourceFieldSelector, f Facts) (string, error) {
 	if r.ContainerName != "" {
 		container = r.ContainerName
@@ -150,6 +150,11 @@ func Resource(p *corev1.Pod, container string, r *corev1.ResourceFieldSelector, 
 	q, found := list[rn]
 	if !found && kind == "limits" {
 		q = f.Allocatable[rn]
+		if whole := p.Spec.Resources; whole != nil {
+			if limit, set := whole.Limits[rn]; set {
+				q = limit
+			}
+		}
 	}
 	return scaled(q, r.Divisor, rn == corev1.ResourceCPU), nil
 }

@@ -246,6 +246,13 @@ func TestResource(t *testing.T) {
 			t.Errorf("%s by %s: %q %v, want %s", c.res, c.divisor, got, err, c.want)
 		}
 	}
+	p.Spec.Resources = &corev1.ResourceRequirements{
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Mi")}}
+	memory := &corev1.ResourceFieldSelector{Resource: "limits.memory", Divisor: resource.MustParse("1Mi")}
+	got, err := Resource(p, "c", memory, f)
+	if err != nil || got != "64" {
+		t.Errorf("limit of a container in a pod that has one: %q %v", got, err)
+	}
 }
 
 // TestRootIsALink: the volumes of a pod go where /var/lib/kubelet is a link to

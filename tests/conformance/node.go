@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
@@ -50,12 +51,35 @@ type nodeMachine struct {
 	cluster *harness.Cluster
 	agent   *harness.Agent
 	token   string
-	// dir is the directory of the suite's program, which ginkgo runs it in: there it writes
-	// the kubelet's configuration.
+	// dir is the directory of the run's link to the suite's program, which ginkgo runs it
+	// in: there it writes the kubelet's configuration.
 	dir string
 
-	mu   sync.Mutex
-	base map[string]any // the agent's configuration at the beginning
+	mu     sync.Mutex
+	base   map[string]any // the agent's configuration at the beginning
+	wanted bool           // the agent is to run: it is started again when it ends, as by its unit
+}
+
+// restartAfter is the RestartSec of the agent's unit.
+const restartAfter = 500 * time.Millisecond
+
+// keepUp starts the agent again when it has ended by itself, or was killed.
+func (n *nodeMachine) keepUp(ctx context.Context) {
+	for tick := time.NewTicker(restartAfter); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			return
+		case <-tick.C:
+		}
+		n.mu.Lock()
+		if n.wanted && !n.agent.Running() {
+			if err := n.agent.Start(); err != nil {
+				fmt.Fprintln(os.Stderr, "conformance: start the agent again:", err)
+			}
+		}
+		n.mu.Unlock()
+	}
 }
 
 // startNode starts a coordinator and one node. After an error the cluster, if there is
@@ -85,13 +109,13 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		harness.Service(a, cfg)
 		cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
-		cfg.SystemReserved = map[string]string{"cpu": "100m"}
-		cfg.ImageGCHighThresholdPercent = 100 // however full the disk of the machine that tests
+		// As the kubelet has that the suite would start.
+		cfg.EvictionPressureTransitionPeriod = metav1.Duration{Duration: 30 * time.Second}
 	})
 	if err != nil {
 		return nil, c, err
 	}
-	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Dir(archive)}
+	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite")}
 	if err := n.start(); err != nil {
 		return nil, c, err
 	}
@@ -116,12 +140,18 @@ func (n *nodeMachine) start() error {
 	if err := os.MkdirAll(filepath.Join(n.agent.Dir, "manifests"), 0o755); err != nil {
 		return err
 	}
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		return err
+	}
 	for _, name := range []string{"sudo", "systemctl"} {
 		if err := n.link(name); err != nil {
 			return err
 		}
 	}
 	if err := n.agent.Start(); err != nil {
+		return err
+	}
+	if err := n.serveLogind(); err != nil {
 		return err
 	}
 	if n.token, err = n.administrator(); err != nil {
@@ -165,6 +195,7 @@ func (n *nodeMachine) unit(verb string) error {
 	case "reset-failed":
 		return nil
 	case "kill", "stop":
+		n.wanted = false
 		if !n.agent.Running() {
 			return nil
 		}
@@ -184,6 +215,7 @@ func (n *nodeMachine) unit(verb string) error {
 		if err := n.agent.Start(); err != nil {
 			return err
 		}
+		n.wanted = true
 		return n.ready()
 	}
 	return fmt.Errorf("%q is not what this systemctl does", verb)
@@ -281,7 +313,10 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	if err := n.writeConfiguration(s.report); err != nil {
 		return err
 	}
-	defer os.Remove(n.configuration())
+	program := filepath.Join(n.dir, "e2e_node.test")
+	if err := os.Symlink(filepath.Join(s.cache, "e2e_node.test"), program); err != nil {
+		return err
+	}
 	log, err := os.Create(filepath.Join(s.report, "e2e.log"))
 	if err != nil {
 		return err
@@ -290,7 +325,7 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	fmt.Println("log:", log.Name())
 	args := append([]string{"PATH=" + n.programs() + ":" + os.Getenv("PATH"),
 		filepath.Join(s.cache, "ginkgo")}, s.ginkgoArgs()...)
-	args = append(args, filepath.Join(s.cache, "e2e_node.test"), "--")
+	args = append(args, program, "--")
 	runtime := "unix://" + n.runtime()
 	args = append(args, "--host=http://127.0.0.1:8080", "--bearer-token="+n.token, "--node-name=node1",
 		"--start-services=false", "--stop-services=false", "--prepull-images=false",
@@ -298,6 +333,17 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 		"--container-runtime-process-name=shoal-agent", "--container-runtime-pid-file=",
 		"--system-spec-file="+filepath.Join(s.report, "system-spec.yaml"),
 		"--report-dir="+s.report, "--dns-domain=cluster.local", "--config-dir="+filepath.Join(s.report, "kubelet.conf.d"))
+	n.mu.Lock()
+	n.wanted = true
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		n.wanted = false // before the cluster is stopped
+		n.mu.Unlock()
+	}()
+	keeping, stop := context.WithCancel(ctx)
+	defer stop()
+	go n.keepUp(keeping)
 	cmd := n.agent.Command("env", args...)
 	cmd.Dir = s.report
 	cmd.Stdout, cmd.Stderr = log, log
@@ -337,6 +383,10 @@ func (n *nodeMachine) writeConfiguration(report string) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(report, "system-spec.yaml"), []byte("os: Linux\n"), 0o644); err != nil {
+		return err
+	}
+	// Where one spec writes further configuration, which the agent does not read.
+	if err := os.Mkdir(filepath.Join(report, "kubelet.conf.d"), 0o755); err != nil {
 		return err
 	}
 	return os.WriteFile(n.configuration(), configz.Kubelet, 0o644)

@@ -23,9 +23,11 @@ type Agent struct {
 	machine bool
 	service bool // of a machine that outlives it
 	init    *exec.Cmd
+	memory  chan struct{} // closed when nobody need be told of such a machine's memory any more
 	config  string
 	disk    string // of a machine's volumes, "" for none
 	cmd     *exec.Cmd
+	ended   chan struct{} // closed when the agent of a machine that outlives it has ended
 }
 
 // Join adds a node to the cluster.

@@ -83,7 +83,11 @@ func (a *Agent) Command(name string, args ...string) *exec.Cmd {
 	if !a.machine || first == nil {
 		return in(a.NetNS, name, args...)
 	}
-	return exec.Command("nsenter", append([]string{
-		fmt.Sprintf("--target=%d", first.Process.Pid), "--net", "--mount", "--pid", "--uts", "--", name,
-	}, args...)...)
+	enter := []string{fmt.Sprintf("--target=%d", first.Process.Pid), "--net", "--mount", "--pid", "--uts"}
+	if a.service {
+		enter = append(enter, "--cgroup", "--", "sh", "-c", serviceEnter)
+	} else {
+		enter = append(enter, "--")
+	}
+	return exec.Command("nsenter", append(append(enter, name), args...)...)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -492,7 +494,31 @@ func TestDriverIsUpdated(t *testing.T) {
 	w.wants(w.m.Drivers.Register("Not A Name", first, []string{drav1.DRAPluginService}), "Not A Name")
 }
 
-// The devices of a driver that stays away are withdrawn, not of one that comes back.
+// sockets are those of drivers' programs, by path.
+type sockets struct {
+	mu   sync.Mutex
+	open map[string]*bufconn.Listener
+}
+
+// serve has a program listen, until it is killed.
+func (s *sockets) serve(path string) (kill func()) {
+	l, server := bufconn.Listen(1<<16), grpc.NewServer()
+	s.mu.Lock()
+	s.open[path] = l
+	s.mu.Unlock()
+	go func() { _ = server.Serve(l) }()
+	return server.Stop
+}
+
+func (s *sockets) connect(ctx context.Context, path string) (net.Conn, error) {
+	s.mu.Lock()
+	l := s.open[path]
+	s.mu.Unlock()
+	return l.DialContext(ctx)
+}
+
+// The devices of a driver that stays away are withdrawn, not of one that comes back. One that
+// is killed leaves its socket.
 func TestDevicesAreWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slice := func(driver string) runtime.Object {
@@ -500,7 +526,8 @@ func TestDevicesAreWithdrawn(t *testing.T) {
 			return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: driver},
 				Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node}}
 		}
-		client := fake.NewClientset(slice("stays.io"), slice("never.io"), slice("leaves.io"), slice("returns.io"))
+		client := fake.NewClientset(slice("stays.io"), slice("never.io"), slice("leaves.io"), slice("returns.io"),
+			slice("killed.io"), slice("recovers.io"))
 		deleted := map[string]bool{}
 		var mu sync.Mutex
 		client.PrependReactor("delete-collection", "resourceslices",
@@ -515,12 +542,20 @@ func TestDevicesAreWithdrawn(t *testing.T) {
 				deleted[name] = true
 				return true, nil, nil
 			})
-		d := &Drivers{Client: client, Node: "n1"}
+		programs := &sockets{open: map[string]*bufconn.Listener{}}
+		kill := map[string]func(){}
+		defer func() {
+			for _, f := range kill {
+				f()
+			}
+		}()
+		d := &Drivers{Client: client, Node: "n1", Log: slog.New(slog.DiscardHandler), connect: programs.connect}
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- d.Run(ctx) }()
 		add := func(name string) {
-			if err := d.Register(name, "/none", []string{drav1.DRAPluginService}); err != nil {
+			kill[name] = programs.serve(name)
+			if err := d.Register(name, name, []string{drav1.DRAPluginService}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -530,19 +565,24 @@ func TestDevicesAreWithdrawn(t *testing.T) {
 			defer mu.Unlock()
 			return strings.Join(slices.Sorted(maps.Keys(deleted)), " ")
 		}
-		for _, name := range []string{"stays.io", "leaves.io", "returns.io"} {
+		for _, name := range []string{"stays.io", "leaves.io", "returns.io", "killed.io", "recovers.io"} {
 			add(name)
 		}
 		time.Sleep(2 * absence)
 		if got := gone(); got != "never.io" {
 			t.Errorf("deleted: %q", got)
 		}
-		d.Deregister("leaves.io", "/none")
-		d.Deregister("returns.io", "/none")
+		for _, name := range []string{"leaves.io", "returns.io"} {
+			d.Deregister(name, name)
+			kill[name]()
+		}
+		kill["killed.io"]()
+		kill["recovers.io"]()
 		time.Sleep(absence / 2)
 		add("returns.io")
+		kill["recovers.io"] = programs.serve("recovers.io")
 		time.Sleep(2 * absence)
-		if got := gone(); got != "leaves.io never.io" {
+		if got := gone(); got != "killed.io leaves.io never.io" {
 			t.Errorf("deleted: %q", got)
 		}
 		end()

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	resourcev1 "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -19,6 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	drav1beta1 "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 const (
@@ -29,6 +34,9 @@ const (
 	// absence is how long a driver may be away before its devices are withdrawn.
 	absence = 30 * time.Second
 )
+
+// reconnects are how often a driver that is lost is looked for.
+var reconnects = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 10 * time.Second}
 
 // Drivers are those that registered on this node. Its methods may be called at the
 // same time.
@@ -41,7 +49,11 @@ type Drivers struct {
 	// HealthChanged is called when something else is known of a driver's devices than
 	// before, with which they are; it may be nil.
 	HealthChanged func(driver string, changed func(pool, device string) bool)
-	Log           *slog.Logger
+	// Calls are the durations of calls, by driver, method and code; nil: nobody counts.
+	Calls *metrics.Durations
+	Log   *slog.Logger
+	// connect opens a connection to a socket; nil: of the file system.
+	connect func(ctx context.Context, path string) (net.Conn, error)
 
 	mu    sync.Mutex
 	known map[string][]*driver // the newest last
@@ -57,6 +69,7 @@ type driver struct {
 	drav1.DRAPluginClient
 	// end ends what follows the health of its devices.
 	end    context.CancelFunc
+	lost   bool // it cannot be connected to
 	health map[deviceKey]report
 }
 
@@ -76,7 +89,7 @@ func (d *Drivers) Register(name, endpoint string, versions []string) error {
 		return fmt.Errorf("DRA driver %s: none of its gRPC services %q is known: it has to serve %s or %s",
 			name, versions, drav1.DRAPluginService, drav1beta1.DRAPluginService)
 	}
-	conn, err := dial(endpoint)
+	conn, err := d.dial(endpoint, grpc.WithChainUnaryInterceptor(d.counted(name)))
 	if err != nil {
 		return fmt.Errorf("DRA driver %s at %s: %w", name, endpoint, err)
 	}
@@ -93,9 +106,43 @@ func (d *Drivers) Register(name, endpoint string, versions []string) error {
 	d.known[name] = append(d.remove(name, endpoint), n)
 	delete(d.left, name)
 	d.followers.Go(func() { d.follow(ctx, name, n) })
+	d.followers.Go(func() { d.watch(ctx, name, n) })
 	d.mu.Unlock()
 	d.tell()
 	return nil
+}
+
+// watch keeps a driver connected, and notes when it cannot be: one that was killed leaves its
+// socket, by which it seems to be registered.
+func (d *Drivers) watch(ctx context.Context, name string, n *driver) {
+	for state := n.conn.GetState(); ; state = n.conn.GetState() {
+		switch state {
+		case connectivity.Idle:
+			n.conn.Connect()
+		case connectivity.Ready, connectivity.TransientFailure:
+			d.reached(name, n, state == connectivity.Ready)
+		}
+		if !n.conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
+// reached notes whether a driver can be connected to. Those of a name are away when none can.
+func (d *Drivers) reached(name string, n *driver, there bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.known[name]
+	if !slices.Contains(list, n) {
+		return
+	}
+	n.lost = !there
+	away := !slices.ContainsFunc(list, func(o *driver) bool { return !o.lost })
+	if _, left := d.left[name]; away && !left {
+		d.leave(name)
+	} else if !away {
+		delete(d.left, name)
+	}
 }
 
 // remove closes what is at the endpoint and returns the others of the name.
@@ -157,20 +204,37 @@ func (d *Drivers) find(name string) (drav1.DRAPluginClient, error) {
 	return nil, fmt.Errorf("DRA driver %s is not registered", name)
 }
 
-// dial prepares a connection, which is made with the first call.
-func dial(path string) (*grpc.ClientConn, error) {
-	return grpc.NewClient("passthrough:///"+path,
+// counted has the calls of a driver counted.
+func (d *Drivers) counted(name string) grpc.UnaryClientInterceptor {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		begin := time.Now()
+		err := call(ctx, method, req, reply, conn, opts...)
+		d.Calls.Since(begin, name, method, status.Code(err).String())
+		return err
+	}
+}
+
+// dial prepares a connection.
+func (d *Drivers) dial(path string, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+	connect := d.connect
+	if connect == nil {
+		connect = func(ctx context.Context, path string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}
+	}
+	return grpc.NewClient("passthrough:///"+path, append(opts,
 		grpc.WithAuthority("localhost"),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnects, MinConnectTimeout: time.Second}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}),
-	)
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return connect(ctx, path) }),
+	)...)
 }
 
 // Run withdraws the devices of drivers that stay away: of those that were there before
-// the agent began and do not come back, and of those that go.
+// the agent began and do not come back, of those that go, and of those that cannot be
+// connected to.
 func (d *Drivers) Run(ctx context.Context) error {
 	defer d.close()
 	if d.Client == nil {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
@@ -15,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 // Claim is the record of a claim whose devices are being prepared, are there, or are
@@ -57,6 +61,9 @@ type Manager struct {
 	Claim func(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
 	// Boot is this boot of the machine.
 	Boot string
+	// Durations are of Ensure and Release of pods with claims, by operation and whether it
+	// failed; nil: nobody counts.
+	Durations *metrics.Durations
 
 	mu    sync.Mutex
 	known map[types.UID]*Claim // replaced, never changed
@@ -84,7 +91,10 @@ func (m *Manager) Load() error {
 // Ensure prepares the claims of a pod, and the one that the scheduler made for its
 // extended resources. Errors name the claim, and the driver with what
 // it said; they may be tried again.
-func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) error {
+func (m *Manager) Ensure(ctx context.Context, p *corev1.Pod) (err error) {
+	if len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil {
+		defer m.took("PrepareResources", time.Now(), &err)
+	}
 	for i := range p.Spec.ResourceClaims {
 		name, checkOwner, err := resourceclaim.Name(p, &p.Spec.ResourceClaims[i])
 		if err != nil {
@@ -218,14 +228,43 @@ func (m *Manager) prepare(ctx context.Context, driver string, c *Claim) ([]Devic
 
 // Release gives back what no other pod of this node needs. It is to be called again
 // after an error.
-func (m *Manager) Release(ctx context.Context, p *corev1.Pod) error {
+func (m *Manager) Release(ctx context.Context, p *corev1.Pod) (err error) {
+	claims := m.claimsOf(p.UID)
+	if len(claims) > 0 {
+		defer m.took("UnprepareResources", time.Now(), &err)
+	}
 	var errs []error
-	for _, uid := range m.claimsOf(p.UID) {
+	for _, uid := range claims {
 		if err := m.release(ctx, uid, p.UID); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (m *Manager) took(operation string, begin time.Time, err *error) {
+	m.Durations.Since(begin, operation, strconv.FormatBool(*err != nil))
+}
+
+// AllDrivers is what InUse calls all drivers together (upstream: DRAResourceClaimsInUseAnyDriver).
+const AllDrivers = "<any>"
+
+// InUse is how many claims are prepared, by their drivers; one of two drivers counts for
+// each.
+func (m *Manager) InUse() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := map[string]int{AllDrivers: 0}
+	for _, c := range m.known {
+		if !m.ready(c) {
+			continue
+		}
+		out[AllDrivers]++
+		for driver := range c.Prepared {
+			out[driver]++
+		}
+	}
+	return out
 }
 
 func (m *Manager) release(ctx context.Context, uid, pod types.UID) error {
