@@ -63,13 +63,29 @@ func extended(allocatable corev1.ResourceList, node *corev1.Node) corev1.Resourc
 	return out
 }
 
+// lack is a resource that the node has too little of for a pod: milli-CPUs, or the
+// resource's own unit.
+type lack struct {
+	name             corev1.ResourceName
+	want, used, have int64
+}
+
 // fits holds the pod's requests against what the others leave.
 func fits(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) *record.Verdict {
+	list := lacks(p, others, allocatable)
+	if len(list) == 0 {
+		return nil
+	}
+	return outOf(list[0])
+}
+
+// lacks are what the others leave too little of.
+func lacks(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) (out []lack) {
 	if len(allocatable) == 0 {
 		return nil
 	}
 	if n := allocatable.Pods().Value(); int64(len(others))+1 > n {
-		return outOf(corev1.ResourcePods, 1, int64(len(others)), n)
+		out = append(out, lack{corev1.ResourcePods, 1, int64(len(others)), n})
 	}
 	want := requests(p)
 	used := corev1.ResourceList{}
@@ -87,15 +103,15 @@ func fits(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) 
 			continue // as upstream: the scheduler alone counts what the node does not
 		}
 		in := used[name]
+		l := lack{name, q.Value(), in.Value(), have.Value()}
 		if name == corev1.ResourceCPU {
-			if q.MilliValue()+in.MilliValue() > have.MilliValue() {
-				return outOf(name, q.MilliValue(), in.MilliValue(), have.MilliValue())
-			}
-		} else if q.Value()+in.Value() > have.Value() {
-			return outOf(name, q.Value(), in.Value(), have.Value())
+			l = lack{name, q.MilliValue(), in.MilliValue(), have.MilliValue()}
+		}
+		if l.want+l.used > l.have {
+			out = append(out, l)
 		}
 	}
-	return nil
+	return out
 }
 
 // requests are what the pod takes of the node's resources. Extended resources for which
@@ -116,10 +132,10 @@ func requests(p *corev1.Pod) corev1.ResourceList {
 	return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 }
 
-func outOf(name corev1.ResourceName, want, used, have int64) *record.Verdict {
-	return &record.Verdict{Reason: "OutOf" + string(name),
+func outOf(l lack) *record.Verdict {
+	return &record.Verdict{Reason: "OutOf" + string(l.name),
 		Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-			name, want, used, have)}
+			l.name, l.want, l.used, l.have)}
 }
 
 // ports holds the pod's host ports against those of the others.
@@ -188,17 +204,33 @@ func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *recor
 		Message: fmt.Sprintf("The node had condition: %v. ", slices.Sorted(maps.Keys(conditions)))}
 }
 
-// admit decides once whether the node takes the pod.
-func (w *worker) admit(p *corev1.Pod, now time.Time) {
-	w.rec.Admitted, w.starting = metav1.NewTime(now), true
-	if len(w.rec.Containers) > 0 || w.rec.Source == SourceFile {
-		return // it ran here before: the record was lost, not the right to run
+// admit decides once whether the node takes the pod; false: that waits for others to end.
+func (w *worker) admit(p *corev1.Pod, now time.Time) bool {
+	if len(w.rec.Containers) == 0 && w.rec.Source != SourceFile {
+		// Else it ran here before: the record was lost, not the right to run.
+		v, waits := w.refusal(p)
+		w.waitForRoom(waits)
+		if waits {
+			return false
+		}
+		if v != nil {
+			w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
+				Message: "Pod was rejected: " + v.Message}
+			w.rec.Released = true
+			w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
+		}
 	}
+	w.rec.Admitted, w.starting = metav1.NewTime(now), true
+	return true
+}
+
+// refusal tells why the node does not take the pod, or that others end for it first.
+func (w *worker) refusal(p *corev1.Pod) (v *record.Verdict, waits bool) {
 	var node *corev1.Node
 	if w.m.Node != nil {
 		node = w.m.Node()
 	}
-	v := w.m.Sysctls.Admit(p)
+	v = w.m.Sysctls.Admit(p)
 	if v == nil && w.m.WithoutAppArmor && launch.AsksForAppArmor(p) {
 		v = &record.Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 	}
@@ -208,15 +240,14 @@ func (w *worker) admit(p *corev1.Pod, now time.Time) {
 	if v == nil && w.m.Pressure != nil {
 		v = pressed(p, w.m.Pressure())
 	}
-	if v == nil {
-		v = Admit(p, w.m.others(p, true), w.m.withoutPlugged(node), w.m.Host.Allocatable)
-	}
 	if v != nil {
-		w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
-			Message: "Pod was rejected: " + v.Message}
-		w.rec.Released = true
-		w.m.Events.Event(p, "", corev1.EventTypeWarning, v.Reason, v.Message)
+		return v, false
 	}
+	others := w.m.others(p, true)
+	if v = Admit(p, others, w.m.withoutPlugged(node), w.m.Host.Allocatable); v == nil {
+		return nil, false
+	}
+	return v, w.makeRoom(p, others)
 }
 
 // withoutPlugged is the Node without resources of device plugins. Who may have those is
@@ -249,10 +280,10 @@ func (m *Manager) others(p *corev1.Pod, older bool) []*corev1.Pod {
 	for _, w := range workers {
 		w.mu.Lock()
 		q := w.pod
-		allocated := w.shown.allocated
+		allocated, released := w.shown.allocated, w.shown.released
 		at := w.phase
 		w.mu.Unlock()
-		if q == nil || q.UID == p.UID || at != held && at != wanted || terminal(q) {
+		if q == nil || q.UID == p.UID || at != held && at != wanted || terminal(q) || released {
 			continue
 		}
 		if older && q.CreationTimestamp.After(p.CreationTimestamp.Time) {

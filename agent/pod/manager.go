@@ -315,7 +315,7 @@ func (m *Manager) Update(p *corev1.Pod, source string) {
 	w := m.workerOf(p.UID)
 	old := w.desired()
 	if terminal(p) && old != nil && !terminal(old) {
-		defer m.retryResizes()
+		defer m.retryForRoom()
 	}
 	if old != nil && w.claimant() == source && asksForTheSame(old, p) {
 		w.refresh(p)
@@ -458,6 +458,9 @@ func (m *Manager) Evict(uid types.UID, v record.Verdict, disrupted *record.Verdi
 	w := m.workers[uid]
 	m.mu.Unlock()
 	if w != nil {
+		w.mu.Lock()
+		w.shown.ended = true
+		w.mu.Unlock()
 		w.post(func() {
 			if w.rec.Ended == nil {
 				w.rec.Ended, w.rec.Disrupted = &v, disrupted
@@ -613,5 +616,5 @@ func (m *Manager) drop(w *worker) {
 	if w.rec.Source == SourceFile && m.ManifestGone != nil {
 		m.ManifestGone()
 	}
-	m.retryResizes()
+	m.retryForRoom()
 }

@@ -37,7 +37,9 @@ func (w *worker) pass(ctx context.Context, p *corev1.Pod, at phase) {
 	}
 	Absorb(p, w.rec, o, busy)
 	if w.rec.Ended == nil && w.rec.Admitted.IsZero() && !at.unwanted() && p.DeletionTimestamp == nil {
-		w.admit(p, now)
+		if !w.admit(p, now) {
+			return // until others are gone
+		}
 	}
 	w.stopping(p, at.unwanted(), now)
 	w.restartAll(p, o)
@@ -138,8 +140,12 @@ func (w *worker) relabelled(ctx context.Context, p *corev1.Pod) {
 // finishPass keeps and tells what the pass found.
 func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Plan) {
 	w.mu.Lock()
-	w.shown.observed, w.shown.released = o, w.rec.Released
+	room := w.rec.Released && !w.shown.released
+	w.shown.observed, w.shown.ended, w.shown.released = o, w.rec.Ended != nil, w.rec.Released
 	w.mu.Unlock()
+	if room {
+		w.m.retryForRoom()
+	}
 	if !at.unclaimed() {
 		// Kept with its status: after a restart transitions are told from it.
 		kept := *p

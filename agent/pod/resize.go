@@ -88,7 +88,7 @@ func (w *worker) allocate(p *corev1.Pod) *corev1.Pod {
 		r.Allocated = allocationOf(p)
 	case allocated == p:
 		if r.Resize.Pending != nil {
-			defer w.m.retryResizes() // others may have given way
+			defer w.m.retryForRoom() // others may have given way
 		}
 		r.Resize.Pending = nil
 	case r.Stopping != nil || r.Ended != nil || p.DeletionTimestamp != nil:
@@ -267,14 +267,14 @@ func resizeMessage(p *corev1.Pod, prefix string, generation int64, fault string)
 	return prefix + ": " + string(text)
 }
 
-// retryResizes lets pods try again that wait for room.
-func (m *Manager) retryResizes() {
+// retryForRoom lets pods try again that wait for room.
+func (m *Manager) retryForRoom() {
 	m.mu.Lock()
 	workers := m.list()
 	m.mu.Unlock()
 	for _, w := range workers {
 		w.mu.Lock()
-		waits := w.shown.waitsToGrow
+		waits := w.shown.waitsToGrow || w.shown.waitsToStart
 		w.mu.Unlock()
 		if waits {
 			w.poke()
@@ -520,5 +520,12 @@ func (w *worker) resizeDone(p *corev1.Pod, o *record.Observed, now time.Time) {
 	w.m.Events.Event(p, "", corev1.EventTypeNormal, "ResizeCompleted",
 		resizeMessage(p, "Pod resize completed", z.Generation, ""))
 	w.rec.Resize = record.Resize{Pending: z.Pending, PendingGeneration: z.PendingGeneration}
-	w.m.retryResizes()
+	w.m.retryForRoom()
+}
+
+// waitForRoom says that the pod starts when others are gone, or that it need not wait.
+func (w *worker) waitForRoom(waits bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.shown.waitsToStart = waits
 }

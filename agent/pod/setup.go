@@ -83,7 +83,7 @@ func (w *worker) release(ctx context.Context, s *Setting) func() {
 	}
 	return func() {
 		w.rec.Released = true
-		w.m.retryResizes()
+		w.m.retryForRoom()
 	}
 }
 

@@ -47,13 +47,17 @@ type worker struct {
 // shown is what the worker's goroutine tells others of its pod.
 type shown struct {
 	observed *record.Observed
+	// ended: it is over, or will be when its containers have ended.
+	ended bool
 	// released: it has no sandbox, volume or cgroup on the node.
 	released bool
 	// allocated is the pod with the resources that the node gave it; it may ask
 	// for more, and wait for others to end.
 	allocated   *corev1.Pod
 	waitsToGrow bool
-	waitsSince  time.Time
+	// waitsToStart until those are gone that end for it.
+	waitsToStart bool
+	waitsSince   time.Time
 	// status is the last that was told of a pod of a manifest.
 	status *corev1.PodStatus
 }
