@@ -314,6 +314,8 @@ func (s *parts) buildAPI(
 		ConfigFile: s.cfg.AdmissionControlConfigFile,
 
 		WhenIsolated: fence.Policy(s.cfg.WhenIsolated),
+		// Nodes listen to any coordinator.
+		PoliciesIdle: func() bool { return s.store.Alone() && s.policies.Idle() },
 	})
 	if err != nil {
 		return nil, err

@@ -44,6 +44,8 @@ type Config struct {
 	ConfigFile      string
 	// WhenIsolated is the policy of pods that name none; empty: they stay.
 	WhenIsolated fence.Policy
+	// PoliciesIdle tells that no node enforces network policies; nil: nobody knows.
+	PoliciesIdle func() bool
 	// Stop is closed when the server has drained; nil: the process's end.
 	Stop <-chan struct{}
 }

@@ -60,6 +60,7 @@ func (c *Config) known() []plugin {
 		{name: "NodeDeclaredFeatureValidator", build: fixed(newNodeFeatures)},
 		{name: "PodResizeValidator", build: fixed(newPodResize)},
 		{name: "PodIsolationPolicy", build: fixed(func() *isolationPolicy { return newIsolationPolicy(c.WhenIsolated) })},
+		{name: "NetworkPolicyEnforcement", build: fixed(func() *idlePolicies { return newIdlePolicies(c.PoliciesIdle) })},
 		{name: "MutatingAdmissionPolicy", configurable: true, build: func(config io.Reader) (admission.Interface, error) {
 			return newMutatingPolicies(c.Stop, config)
 		}},

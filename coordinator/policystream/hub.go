@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -34,12 +35,14 @@ type Hub struct {
 	policyList networkinglisters.NetworkPolicyLister
 	spaceList  corelisters.NamespaceLister
 	podList    corelisters.PodLister
+	nodeList   corelisters.NodeLister
 	synced     []cache.InformerSynced
 
 	ready chan struct{} // closed once all objects are known
 	ended chan struct{} // closed when the process stops
 
 	mu         sync.Mutex
+	since      time.Time // when it was ready
 	policies   map[policyfeed.Key]*policyfeed.Policy
 	cluster    map[policyfeed.Key]*policyfeed.ClusterPolicy
 	namespaces map[string]*policyfeed.Namespace
@@ -60,6 +63,7 @@ func New(f informers.SharedInformerFactory, custom dynamic.Interface, log *slog.
 		policyList: policies.Lister(),
 		spaceList:  namespaces.Lister(),
 		podList:    pods.Lister(),
+		nodeList:   f.Core().V1().Nodes().Lister(),
 		ready:      make(chan struct{}),
 		ended:      make(chan struct{}),
 		policies:   map[policyfeed.Key]*policyfeed.Policy{},
@@ -121,10 +125,32 @@ func (h *Hub) Run(ctx context.Context) {
 		})
 	}
 	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+		h.mu.Lock()
+		h.since = time.Now()
+		h.mu.Unlock()
 		close(h.ready)
 	}
 	<-ctx.Done()
 	close(h.ended)
+}
+
+// settled is how long after its start a hub knows who listens: agents come again within
+// half a minute.
+const settled = time.Minute
+
+// Idle tells that there are nodes, and that none of them listens.
+func (h *Hub) Idle() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.streams) > 0 || h.since.IsZero() || time.Since(h.since) < settled {
+		return false
+	}
+	nodes, err := h.nodeList.List(labels.Everything())
+	return h.answered(err) && slices.ContainsFunc(nodes, func(n *corev1.Node) bool {
+		return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		})
+	})
 }
 
 // count is how many policies there are; h.mu is held.

@@ -21,6 +21,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -100,7 +101,7 @@ func newWorldWith(t *testing.T, definition *unstructured.Unstructured) *world {
 		w.hub.Run(ctx)
 	}()
 	f.StartWithContext(ctx)
-	for range map[bool]int{true: 4, false: 3}[served] {
+	for range map[bool]int{true: 5, false: 4}[served] {
 		<-watching
 	}
 	server := httptest.NewServer(w.hub)
@@ -348,6 +349,35 @@ func TestDefinition(t *testing.T) {
 		w.must(w.client.NetworkingV1().NetworkPolicies("a").Create(t.Context(), denyAll("deny"), create))
 		l.until("NetworkPolicies are told", func() bool { return len(l.policies) == 1 })
 	})
+}
+
+// A hub is idle where nodes are ready, and none listens.
+func TestIdle(t *testing.T) {
+	w := newWorld(t)
+	<-w.hub.ready
+	is := func(what string, want bool) {
+		t.Helper()
+		if got := w.hub.Idle(); got != want {
+			t.Errorf("%s: idle: %v", what, got)
+		}
+	}
+	is("just started", false)
+	w.hub.mu.Lock()
+	w.hub.since = time.Now().Add(-settled)
+	w.hub.mu.Unlock()
+	is("no node", false)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	w.must(w.client.CoreV1().Nodes().Create(t.Context(), node, create))
+	for range 1000 {
+		if nodes, err := w.hub.nodeList.List(labels.Everything()); err != nil || len(nodes) > 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	is("a node that does not listen", true)
+	w.listen().next()
+	is("one that does", false)
 }
 
 // The definition is the one that network-policy-api publishes.
