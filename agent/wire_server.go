@@ -130,6 +130,12 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		Available:   host.MemoryAvailable,
 		Shutdown:    lastShutdown(b),
 		Claims:      b.claims.InUse,
+		Standings: func() (list []stats.Standing) {
+			for _, s := range p.pods.Census() {
+				list = append(list, stats.Standing(s))
+			}
+			return list
+		},
 
 		Began: began(b.runtime),
 		LogUse: func(ctx context.Context, pod statsapi.PodReference, container string) (bytes, inodes uint64) {

@@ -53,6 +53,7 @@ func (p *Provider) Metrics(ctx context.Context, out io.Writer) error {
 	page.Family("kubelet_node_name", metrics.Gauge, "[STABLE] The node's name. The count is always 1.").
 		Put(1, "node", p.NodeName)
 	err := p.running(ctx, page)
+	p.standings(page)
 	p.shutdown(page)
 	p.claims(page)
 	p.certificates(page)
@@ -86,6 +87,63 @@ func (p *Provider) running(ctx context.Context, page *metrics.Page) error {
 	page.Family("kubelet_running_containers", metrics.Gauge, "[ALPHA] Number of containers currently running").
 		Put(float64(containers), "container_state", "running")
 	return nil
+}
+
+// Standing is how a pod stands with the agent, in the words of the kubelet's metrics.
+type Standing struct {
+	Static            bool
+	Config, Lifecycle string
+	Active            bool
+}
+
+// standings counts pods by how they stand. All combinations are told, also of none.
+func (p *Provider) standings(page *metrics.Page) {
+	if p.Standings == nil {
+		return
+	}
+	type key struct{ config, lifecycle, static string }
+	working, desired, active, mirrors := map[key]int{}, map[string]int{}, map[string]int{}, 0
+	for _, s := range p.Standings() {
+		static := ""
+		switch {
+		case s.Config == "runtime_only":
+			static = "unknown"
+		case s.Static:
+			static = "true"
+		}
+		working[key{s.Config, s.Lifecycle, static}]++
+		if s.Config == "desired" {
+			desired[static]++
+		}
+		if s.Active {
+			active[static]++
+		}
+		if s.Static && s.Lifecycle != "terminated" {
+			mirrors++
+		}
+	}
+	f := page.Family("kubelet_desired_pods", metrics.Gauge, "[ALPHA] The number of pods the kubelet is being instructed "+
+		"to run. static is true if the pod is not from the apiserver.")
+	for _, static := range []string{"", "true"} {
+		f.Put(float64(desired[static]), "static", static)
+	}
+	f = page.Family("kubelet_active_pods", metrics.Gauge, "[ALPHA] The number of pods the kubelet considers active and "+
+		"which are being considered when admitting new pods. static is true if the pod is not from the apiserver.")
+	for _, static := range []string{"", "true"} {
+		f.Put(float64(active[static]), "static", static)
+	}
+	page.Family("kubelet_mirror_pods", metrics.Gauge, "[ALPHA] The number of mirror pods the kubelet will try to create "+
+		"(one per admitted static pod)").Put(float64(mirrors))
+	f = page.Family("kubelet_working_pods", metrics.Gauge, "[ALPHA] Number of pods the kubelet is actually running, "+
+		"broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and "+
+		"whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the "+
+		"API and consumes resources that are not otherwise visible.")
+	for _, lifecycle := range []string{"sync", "terminating", "terminated"} {
+		for _, k := range []key{{"desired", lifecycle, ""}, {"desired", lifecycle, "true"}, {"orphan", lifecycle, ""},
+			{"orphan", lifecycle, "true"}, {"runtime_only", lifecycle, "unknown"}} {
+			f.Put(float64(working[k]), "config", k.config, "lifecycle", k.lifecycle, "static", k.static)
+		}
+	}
 }
 
 func (p *Provider) shutdown(page *metrics.Page) {

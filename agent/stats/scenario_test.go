@@ -99,7 +99,16 @@ func newProvider(r *measured) *Provider {
 		MemoryBytes: 1000,
 		Available:   func() int64 { return 300 },
 		Began:       func(context.Context) map[string]time.Time { return map[string]time.Time{"c1": time.Unix(5, 0)} },
-		Shutdown:    func() (start, end time.Time) { return time.UnixMilli(1500), time.Time{} },
+		Standings: func() []Standing {
+			return []Standing{
+				{Config: "desired", Lifecycle: "sync", Active: true},
+				{Config: "desired", Lifecycle: "sync", Active: true},
+				{Config: "desired", Lifecycle: "terminated"},
+				{Static: true, Config: "orphan", Lifecycle: "terminating"},
+				{Config: "runtime_only", Lifecycle: "terminating"},
+			}
+		},
+		Shutdown: func() (start, end time.Time) { return time.UnixMilli(1500), time.Time{} },
 	}
 }
 

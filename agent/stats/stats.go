@@ -69,6 +69,8 @@ type Provider struct {
 	Counts *metrics.Agent
 	// Probes writes what came of probes.
 	Probes func(*metrics.Page)
+	// Standings is how the node's pods stand with the agent.
+	Standings func() []Standing
 	// Volumes are the persistent ones; VolumeNumbers counts all, by their kind.
 	Volumes       func(ctx context.Context) []Volume
 	VolumeNumbers func() []VolumeNumber
