@@ -56,9 +56,10 @@ func newDefinition(custom dynamic.Interface, log *slog.Logger) *definition {
 
 func (d *definition) follow(changed func(policyfeed.Key)) (err error) {
 	err = d.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
-		if !apierrors.IsNotFound(err) {
+		switch {
+		case !apierrors.IsNotFound(err):
 			cache.DefaultWatchErrorHandler(ctx, r, err)
-		} else if !d.missed.Swap(true) {
+		case d.informer.HasSynced() && !d.missed.Swap(true): // before, the API is about to serve it
 			d.log.Warn("the definition of ClusterNetworkPolicies was deleted; a coordinator that starts makes it again")
 		}
 	})
