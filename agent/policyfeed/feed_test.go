@@ -61,6 +61,8 @@ func TestBadLines(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"reset":true,"pods":[{"namespace":"a","name":"b","addrs":["::ffff:1.2.3.4"],"ports":[{"name":"x","number":1}]}]}`))
 	f.Add([]byte(`{"policies":[{"namespace":"a","name":"b","spec":{"podSelector":{},"ingress":[{}]}}],"goneNamespaces":["x"]}`))
+	f.Add([]byte(`{"clusterPolicies":[{"name":"b","spec":{"tier":"Admin","priority":1,"subject":{"namespaces":{}},` +
+		`"egress":[{"action":"Deny","to":[{"networks":["::/0"]}]}]}}],"goneClusterPolicies":["x"]}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		u, err := Decode(line)
 		if err != nil {
