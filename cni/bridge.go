@@ -154,7 +154,7 @@ func writeSysctl(path, value string) error {
 	return nil
 }
 
-// deleteBridge removes the bridge and every port of it.
+// deleteBridge removes the bridge, every port of it, and what shapes their traffic.
 func (n *Network) deleteBridge() error {
 	br, err := netlink.LinkByName(n.cfg.Bridge)
 	if err != nil {
@@ -168,7 +168,8 @@ func (n *Network) deleteBridge() error {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex == br.Attrs().Index && l.Type() == "veth" {
+		shapes := l.Type() == "ifb" && l.Attrs().Group == portGroup(n.cfg.Bridge)
+		if l.Attrs().MasterIndex == br.Attrs().Index && l.Type() == "veth" || shapes {
 			if _, err := condemn(l.Attrs().Name); err != nil {
 				return err
 			}
