@@ -135,6 +135,8 @@ func proxyStatus(b base) proxy.Status {
 		Metrics: func(w io.Writer) error {
 			return stats.Proxy(w, stats.Build{Version: node.Version, Commit: commit()}, b.counts)
 		},
+		Healthz:  b.counts.ProxyHealthz,
+		Livez:    b.counts.ProxyLivez,
 		Eligible: func() bool { return proxy.Eligible(b.memory.Node()) },
 	}
 }
