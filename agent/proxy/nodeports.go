@@ -63,6 +63,11 @@ func (n nodePorts) now() ([]netip.Addr, error) {
 	if n.everywhere() {
 		return []netip.Addr{{}}, nil
 	}
+	return n.list()
+}
+
+// list is now with every address by itself.
+func (n nodePorts) list() ([]netip.Addr, error) {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of the node: %w", err)

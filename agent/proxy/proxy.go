@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -252,11 +253,19 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 // end of its own. It returns how long that took.
 func (p *Proxy) endFlows() time.Duration {
 	start := time.Now()
-	if err := p.flows.clear(); err != nil {
+	if err := p.flows.clear(p.nodePortAddresses); err != nil {
 		p.log.Warn("cannot end old UDP flows", "err", err)
 	}
 	p.flows = udpFlows{}
 	return time.Since(start)
+}
+
+// nodePortAddresses are those of now on which NodePorts answer.
+func (p *Proxy) nodePortAddresses() ([]netip.Addr, error) {
+	list, err := nodePorts(p.cfg.NodePorts).list()
+	return slices.DeleteFunc(list, func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.Contains(p.cfg.DNS, a)
+	}), err
 }
 
 // Cleanup removes the table. Services stop working.
