@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -216,4 +217,27 @@ func TestUDPFlowsOfEndingEndpoints(t *testing.T) {
 	}
 	ending(false)
 	n.answers(old, "its endpoint serves no more", "b")
+}
+
+// TestUDPFlowsAreTriedAgain: flows that the kernel does not end, here to a thread
+// without the right, are ended when it does.
+func TestUDPFlowsAreTriedAgain(t *testing.T) {
+	p := New(Config{})
+	ips := []netip.Addr{netip.MustParseAddr("10.96.0.50")}
+	p.flows.add(nil, &service.Service{ClusterIPs: ips, Ports: []service.Port{{Protocol: "UDP", Number: 53}}})
+	rests := make(chan time.Duration, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		none := [2]unix.CapUserData{}
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0]); err != nil {
+			t.Error(err)
+		}
+		rests <- p.endFlows()
+	}()
+	if rest := <-rests; rest < retryMax || p.flows.empty() {
+		t.Errorf("flows that cannot be ended are looked for again after %s: %v", rest, !p.flows.empty())
+	}
+	if p.endFlows(); !p.flows.empty() {
+		t.Error("flows that were ended are looked for again")
+	}
 }

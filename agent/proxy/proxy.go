@@ -61,6 +61,8 @@ type Proxy struct {
 	health health
 	flows  udpFlows // to be ended
 
+	flowsFailed bool // to be ended, at the last try
+
 	progress progress
 }
 
@@ -157,7 +159,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			}
 		}
 		if rested == nil && !p.flows.empty() {
-			rested = time.After(flowsRest * p.endFlows())
+			rested = time.After(p.endFlows())
 		}
 		select {
 		case <-ctx.Done():
@@ -250,14 +252,20 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 }
 
 // endFlows ends UDP flows to backends that are gone, since such a flow has no
-// end of its own. It returns how long that took.
-func (p *Proxy) endFlows() time.Duration {
+// end of its own. It returns after what time others may be looked for: those that
+// could not be ended are then.
+func (p *Proxy) endFlows() (rest time.Duration) {
 	start := time.Now()
-	if err := p.flows.clear(p.nodePortAddresses); err != nil {
-		p.log.Warn("cannot end old UDP flows", "err", err)
+	err := p.flows.clear(p.nodePortAddresses)
+	if err == nil {
+		p.flows, p.flowsFailed = udpFlows{}, false
+		return flowsRest * time.Since(start)
 	}
-	p.flows = udpFlows{}
-	return time.Since(start)
+	if !p.flowsFailed {
+		p.log.Warn("cannot end old UDP flows; trying on", "err", err)
+	}
+	p.flowsFailed = true
+	return max(flowsRest*time.Since(start), retryMax)
 }
 
 // nodePortAddresses are those of now on which NodePorts answer.
