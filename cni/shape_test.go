@@ -167,6 +167,9 @@ func TestBandwidthIsMadeAnew(t *testing.T) {
 	if exists(t, shaperOf(a)) || !exists(t, shaperOf(b)) {
 		t.Error("GC takes what is nobody's, and nothing else")
 	}
+	if err := deleteLink(n.cfg.Bridge); err != nil { // somebody else does
+		t.Fatal(err)
+	}
 	if err := n.Cleanup(); err != nil {
 		t.Fatal(err)
 	}
