@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -134,6 +135,8 @@ func proxyStatus(b base) proxy.Status {
 		Metrics: func(w io.Writer) error {
 			return stats.Proxy(w, stats.Build{Version: node.Version, Commit: commit()}, b.counts)
 		},
+		Healthz:  b.counts.ProxyHealthz,
+		Livez:    b.counts.ProxyLivez,
 		Eligible: func() bool { return proxy.Eligible(b.memory.Node()) },
 	}
 }
@@ -158,6 +161,7 @@ func newProxy(
 		ServiceCIDRs: cidr.Parse(cfg.ServiceCIDR),
 		ClusterCIDRs: cidr.Parse(cfg.ClusterCIDR),
 		NodeIPs:      addrs(facts.IPs),
+		NodePorts:    nodePorts(cfg, addrs(facts.IPs)),
 		DNS:          ownDNS(cfg),
 		Own:          l.All,
 		Gossip:       l.Gossip,
@@ -171,6 +175,21 @@ func newProxy(
 		},
 		Log: log,
 	})
+}
+
+// nodePorts are the ranges that NodePorts answer on, none for all: primary is the
+// node's first address of each family, as kube-proxy has it.
+func nodePorts(cfg *config.Config, own []netip.Addr) (out cidr.Prefixes) {
+	if !slices.Equal(cfg.NodePortAddresses, []string{config.PrimaryAddresses}) {
+		return cidr.Parse(cfg.NodePortAddresses...)
+	}
+	for _, a := range own {
+		first := a.Is4() && len(out.V4()) == 0 || a.Is6() && len(out.V6()) == 0
+		if first && !a.IsLoopback() {
+			out = append(out, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return out
 }
 
 // newDNS answers names to pods, which are at the ranges and addresses that pods

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"testing"
 
@@ -37,6 +38,26 @@ func TestCertificateOfTheKubeletsAPI(t *testing.T) {
 		c, err := chooseCertificate(&cfg, host.Facts{IPs: []string{"192.0.2.2"}}, tt.server, log)
 		if err != nil || (c.show != nil) != tt.shown || (c.manager != nil) != tt.asked {
 			t.Errorf("%s: shown %t, signed by the cluster %t, %v", name, c.show != nil, c.manager != nil, err)
+		}
+	}
+}
+
+// TestPrimaryNodePorts: the word primary is the node's first address of each family.
+func TestPrimaryNodePorts(t *testing.T) {
+	for _, c := range []struct {
+		list []string
+		own  []string
+		want string
+	}{
+		{nil, []string{"192.0.2.1"}, "[]"},
+		{[]string{"10.0.0.0/8", "192.0.2.0/24"}, []string{"192.0.2.1"}, "[10.0.0.0/8 192.0.2.0/24]"},
+		{[]string{"primary"}, []string{"192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"},
+			"[192.0.2.1/32 2001:db8::1/128]"},
+		{[]string{"primary"}, []string{"127.0.0.1"}, "[]"},
+	} {
+		cfg := &config.Config{NodePortAddresses: c.list}
+		if got := fmt.Sprint(nodePorts(cfg, addrs(c.own))); got != c.want {
+			t.Errorf("%v of %v: got %s, want %s", c.list, c.own, got, c.want)
 		}
 	}
 }

@@ -154,13 +154,15 @@ func writeSysctl(path, value string) error {
 	return nil
 }
 
-// deleteBridge removes the bridge and every port of it.
+// deleteBridge removes the bridge, every port of it, and what shapes their traffic,
+// which may be there without it.
 func (n *Network) deleteBridge() error {
+	bridge, found := 0, false
 	br, err := netlink.LinkByName(n.cfg.Bridge)
-	if err != nil {
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			return nil
-		}
+	switch {
+	case err == nil:
+		bridge = br.Attrs().Index
+	case !errors.As(err, &netlink.LinkNotFoundError{}):
 		return fmt.Errorf("find bridge: %w", err)
 	}
 	links, err := dump(netlink.LinkList)
@@ -168,14 +170,19 @@ func (n *Network) deleteBridge() error {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	for _, l := range links {
-		if l.Attrs().MasterIndex == br.Attrs().Index && l.Type() == "veth" {
-			if _, err := condemn(l.Attrs().Name); err != nil {
+		at := l.Attrs()
+		port := bridge != 0 && at.MasterIndex == bridge && l.Type() == "veth"
+		shapes := at.Group == portGroup(n.cfg.Bridge) && l.Type() == "ifb"
+		if bridge != 0 && at.Index == bridge || port || shapes {
+			there, err := condemn(at.Name)
+			if err != nil {
 				return err
 			}
+			found = found || there
 		}
 	}
-	if _, err := condemn(n.cfg.Bridge); err != nil {
-		return err
+	if !found {
+		return nil
 	}
 	if err := deleteGroup(reapGroup); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete bridge and its ports: %w", err)

@@ -78,7 +78,7 @@ func (l link) createPair(ns netns.NsHandle) error {
 	if err := setPort(port.Attrs().Index); err != nil {
 		return fmt.Errorf("set up bridge port: %w", err)
 	}
-	return nil
+	return l.shape(port.Attrs().Index)
 }
 
 // loopback is lo's index in every network namespace.

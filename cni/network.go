@@ -237,7 +237,7 @@ func (n *Network) Del(ctx context.Context, s podnet.Sandbox) error {
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, n.reaper.delete(hostIf(s)))
+		errs = append(errs, n.reaper.delete(hostIf(s), shaperOf(s)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pod network: %w", err)
@@ -251,7 +251,7 @@ func (n *Network) detach(s podnet.Sandbox, addr netip.Addr) error {
 	}
 	silenced := make(chan error, 1)
 	go func() { silenced <- n.silence(s, addr) }() // while the interface ends
-	if err := errors.Join(n.reaper.delete(hostIf(s)), <-silenced); err != nil {
+	if err := errors.Join(n.reaper.delete(hostIf(s), shaperOf(s)), <-silenced); err != nil {
 		return err
 	}
 	return n.pool.release(addr)

@@ -22,14 +22,14 @@ type reaper struct {
 }
 
 type reapOrder struct {
-	name string
-	done chan error
+	names []string
+	done  chan error
 }
 
-// delete removes an interface and returns when it is gone; one that is not
+// delete removes interfaces and returns when they are gone; one that is not
 // there is no error.
-func (r *reaper) delete(name string) error {
-	o := reapOrder{name, make(chan error, 1)}
+func (r *reaper) delete(names ...string) error {
+	o := reapOrder{names, make(chan error, 1)}
 	r.mu.Lock()
 	r.waiting = append(r.waiting, o)
 	if !r.busy {
@@ -58,8 +58,13 @@ func (r *reaper) work() {
 func reap(orders []reapOrder) {
 	var found []reapOrder
 	for _, o := range orders {
-		there, err := condemn(o.name)
-		if err != nil || !there {
+		any := false
+		var errs []error
+		for _, name := range o.names {
+			there, err := condemn(name)
+			any, errs = any || there, append(errs, err)
+		}
+		if err := errors.Join(errs...); err != nil || !any {
 			o.done <- err
 			continue
 		}

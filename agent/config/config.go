@@ -105,6 +105,11 @@ type Config struct {
 	ProxyHealthzBindAddress string    `json:"proxyHealthzBindAddress"`
 	ProxyMetricsBindAddress string    `json:"proxyMetricsBindAddress"`
 	Conntrack               Conntrack `json:"conntrack,omitzero"`
+	// NodePortAddresses is nodePortAddresses of kube-proxy's configuration (SVC-39): ranges
+	// of the node's addresses on which NodePorts and the health checks of Services answer,
+	// or the word primary alone, for the node's own IPs. Without a range of a family every
+	// address of it counts.
+	NodePortAddresses []string `json:"nodePortAddresses,omitempty"`
 
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
@@ -487,6 +492,9 @@ func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "po
 
 // Proxy tells whether the agent programs Services and answers DNS.
 func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }
+
+// PrimaryAddresses is the word for the node's own IPs in NodePortAddresses.
+const PrimaryAddresses = "primary"
 
 // Policies tells whether the agent enforces NetworkPolicies.
 func (c *Config) Policies() bool { return c.EnableNetworkPolicy == nil || *c.EnableNetworkPolicy }

@@ -48,6 +48,41 @@ func TestValidateTellsAll(t *testing.T) {
 	}
 }
 
+// TestNodePortAddresses: kube-proxy's --nodeport-addresses (SVC-39).
+func TestNodePortAddresses(t *testing.T) {
+	for _, c := range []struct {
+		list string
+		want string // in the error
+	}{
+		{list: ""},
+		{list: "primary"},
+		{list: "10.0.0.0/8,192.0.2.9/25,2001:db8::/32"},
+		{list: "0.0.0.0/0"},
+		{list: "192.0.2.1", want: "192.0.2.1"},
+		{list: "eth0", want: "eth0"},
+		{list: "::ffff:192.0.2.0/120", want: "::ffff:"},
+		{list: "primary,10.0.0.0/8", want: "alone"},
+		{list: "10.0.0.0/8,primary", want: "alone"},
+	} {
+		got, err := Parse([]string{"--nodeport-addresses", c.list, "--node-name", "n"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = got.Validate()
+		if c.want == "" {
+			if err != nil {
+				t.Errorf("%q: %v", c.list, err)
+			} else if list := strings.Join(got.NodePortAddresses, ","); list != c.list {
+				t.Errorf("%q became %q", c.list, list)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), "nodePortAddresses:") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: got %v", c.list, err)
+		}
+	}
+}
+
 // NODE-10, NODE-20: which addresses a node can have, and the kubelet's flag of its name.
 func TestNodeAddresses(t *testing.T) {
 	for _, c := range []struct {

@@ -42,6 +42,8 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.StaticPodPath, "pod-manifest-path", c.StaticPodPath, "directory of static pods")
 	fs.IntVar(&c.MaxPods, "max-pods", c.MaxPods, "number of pods that this node takes")
 	fs.StringSliceVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS")
+	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses,
+		"ranges of the node's addresses that NodePorts answer on, or primary (default: all)")
 	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "addresses of pods")
 	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "addresses of services")

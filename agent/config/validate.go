@@ -35,6 +35,7 @@ func (c *Config) Validate() error {
 		bad("nodeName", "%q: %s", c.NodeName, msgs[0])
 	}
 	c.validateAddresses(bad)
+	c.validateNodePorts(bad)
 	c.validateDirs(bad)
 	for _, p := range []struct {
 		field string
@@ -152,6 +153,22 @@ func (c *Config) validateAddresses(bad func(field, format string, args ...any)) 
 	for _, a := range c.ClusterDNS {
 		if net.ParseIP(a) == nil {
 			bad("clusterDNS", "%q is not an IP address", a)
+		}
+	}
+}
+
+// validateNodePorts refuses what kube-proxy refuses.
+func (c *Config) validateNodePorts(bad func(field, format string, args ...any)) {
+	for _, text := range c.NodePortAddresses {
+		if text == PrimaryAddresses {
+			if len(c.NodePortAddresses) > 1 {
+				bad("nodePortAddresses", "%s stands alone: it is not for a list with others", text)
+			}
+			continue
+		}
+		if p, err := netip.ParsePrefix(text); err != nil || p.Addr().Is4In6() {
+			bad("nodePortAddresses", "%q is neither a CIDR, such as 192.0.2.0/24, nor the word %s", text,
+				PrimaryAddresses)
 		}
 	}
 }

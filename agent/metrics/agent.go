@@ -45,6 +45,8 @@ type Agent struct {
 	ServerCertificateErrors *Counts
 	ProxySync               *Durations
 	NetworkProgramming      *Durations
+	// ProxyHealthz and ProxyLivez count the answers of these pages by their status.
+	ProxyHealthz, ProxyLivez *Counts
 }
 
 // Calls counts calls of a method, and those that failed, by version of the API.
@@ -157,6 +159,8 @@ func NewAgent() *Agent {
 			Exponential(0.001, 2, 15), "ip_family").Preset("IPv4"),
 		NetworkProgramming: NewDurations("kubeproxy_network_programming_duration_seconds",
 			"[ALPHA] In Cluster Network Programming Latency in seconds", programmingBuckets(), "ip_family").Preset("IPv4"),
+		ProxyHealthz: NewCounts("kubeproxy_proxy_healthz_total", "[ALPHA] Cumulative proxy healthz HTTP status", "code"),
+		ProxyLivez:   NewCounts("kubeproxy_proxy_livez_total", "[ALPHA] Cumulative proxy livez HTTP status", "code"),
 	}
 }
 
@@ -204,7 +208,9 @@ func (a *Agent) ShowProxy(p *Page) {
 	if a == nil {
 		return
 	}
-	a.Requests.Show(p)
+	for _, c := range []*Counts{a.Requests, a.ProxyHealthz, a.ProxyLivez} {
+		c.Show(p)
+	}
 	for _, d := range []*Durations{a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
 	}

@@ -171,6 +171,10 @@ func (m *Manager) Setup(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, er
 	if now := m.Name(); s.Network != "" && s.Network != now {
 		return nil, fmt.Errorf("the pod network changed from %s to %s, trying again", s.Network, now)
 	}
+	var err error
+	if s.Bandwidth, err = bandwidthOf(s.Annotations); err != nil {
+		return nil, err
+	}
 	// A sandbox that is made anew has the address of the one before it.
 	m.holds.endEarly(func(e *hold) bool { return s.UID != "" && e.sandbox.UID == s.UID })
 	addrs, err := m.connect(ctx, s)

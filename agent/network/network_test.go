@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -65,7 +66,15 @@ func plugin(cmd string) {
 	if os.Getenv("CNI_NETNS") != "" {
 		ns = "ns"
 	}
-	fmt.Fprintf(f, "%s %s %s%s\n", cmd, os.Getenv("CNI_CONTAINERID"), ns, ports)
+	var conf struct {
+		RuntimeConfig struct{ Bandwidth json.RawMessage }
+	}
+	_ = json.Unmarshal(stdin[:n], &conf)
+	bandwidth := ""
+	if b := conf.RuntimeConfig.Bandwidth; b != nil {
+		bandwidth = " " + string(b)
+	}
+	fmt.Fprintf(f, "%s %s %s%s%s\n", cmd, os.Getenv("CNI_CONTAINERID"), ns, ports, bandwidth)
 	f.Close()
 	if cmd == "ADD" {
 		fmt.Println(`{"cniVersion":"1.0.0","interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"10.9.8.7/24","interface":1}]}`)

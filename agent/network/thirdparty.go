@@ -129,6 +129,9 @@ func runtimeConf(s podnet.Sandbox) *libcni.RuntimeConf {
 	if len(s.HostPorts) > 0 {
 		rt.CapabilityArgs["portMappings"] = s.HostPorts
 	}
+	if s.Bandwidth != (podnet.Bandwidth{}) {
+		rt.CapabilityArgs["bandwidth"] = s.Bandwidth
+	}
 	return rt
 }
 

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +19,7 @@ import (
 type udpFlows struct {
 	dests map[netip.AddrPort]map[netip.AddrPort]bool // Service address and port : valid backends
 	ports map[uint16]map[netip.AddrPort]bool         // the same for node ports
+	local []netip.Addr                               // where these answer
 }
 
 func (u *udpFlows) add(old, now *service.Service) {
@@ -31,12 +33,24 @@ func (u *udpFlows) add(old, now *service.Service) {
 	if now == nil {
 		return
 	}
+	moved := old != nil && !sameAddresses(old, now)
 	for i := range now.Ports {
 		p := &now.Ports[i]
-		if p.Protocol == "UDP" && (u.has(now, p) || !onlyMore(findPort(old, p), p)) {
+		if p.Protocol != "UDP" {
+			continue
+		}
+		if moved && findPort(old, p) != nil {
+			u.addPort(old, p, false) // those that it keeps are told anew
+		}
+		if moved || u.has(now, p) || !onlyMore(findPort(old, p), p) {
 			u.addPort(now, p, true)
 		}
 	}
+}
+
+func sameAddresses(a, b *service.Service) bool {
+	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
+		slices.Equal(a.BalancerIPs, b.BalancerIPs)
 }
 
 func findPort(s *service.Service, like *service.Port) *service.Port {
@@ -64,9 +78,14 @@ func onlyMore(old, now *service.Port) bool {
 			return false
 		}
 		for _, b := range r[0].Backends {
-			if !slices.Contains(r[1].Backends, b) {
+			if !r[1].Has(b.AddrPort) {
 				return false
 			}
+		}
+	}
+	for _, b := range old.Lasting {
+		if _, found := slices.BinarySearchFunc(now.Lasting, b, netip.AddrPort.Compare); !found {
+			return false
 		}
 	}
 	return true
@@ -82,6 +101,9 @@ func (u *udpFlows) addPort(s *service.Service, p *service.Port, current bool) {
 			for _, b := range r.Backends {
 				valid[b.AddrPort] = true
 			}
+		}
+		for _, b := range p.Lasting {
+			valid[b] = true
 		}
 	}
 	for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.BalancerIPs} {
@@ -114,12 +136,17 @@ func (u *udpFlows) has(s *service.Service, p *service.Port) bool {
 	return false
 }
 
-// clear ends the flows; nothing to do costs nothing.
-func (u *udpFlows) clear() error {
+// clear ends the flows; nothing to do costs nothing. NodePorts answer at the addresses
+// local, as far as it can be called.
+func (u *udpFlows) clear(local func() ([]netip.Addr, error)) (err error) {
 	if u.empty() {
 		return nil
 	}
-	if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, u); err != nil {
+	if len(u.ports) > 0 {
+		u.local, err = local()
+	}
+	_, clearErr := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, u)
+	if err = errors.Join(err, clearErr); err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
 	return nil
@@ -127,20 +154,20 @@ func (u *udpFlows) clear() error {
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (u *udpFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != protoUDP {
-		return false
+	return f.Forward.Protocol == protoUDP && u.ends(netip.AddrPortFrom(addrOf(f.Forward.DstIP), f.Forward.DstPort),
+		netip.AddrPortFrom(addrOf(f.Reverse.SrcIP), f.Reverse.SrcPort))
+}
+
+// ends tells whether a flow to an address that leads to a backend is to end. One that
+// leads where it was sent to is from before the Service. On a node port only what is
+// sent to the node is ours: the same number may be a server's elsewhere, another
+// Service's, or a host port on an address without NodePorts.
+func (u *udpFlows) ends(to, backend netip.AddrPort) bool {
+	if valid, ok := u.dests[to]; ok {
+		return !valid[backend]
 	}
-	dst, backend := addrOf(f.Forward.DstIP), addrOf(f.Reverse.SrcIP)
-	to := netip.AddrPortFrom(backend, f.Reverse.SrcPort)
-	if valid, ok := u.dests[netip.AddrPortFrom(dst, f.Forward.DstPort)]; ok {
-		return !valid[to]
-	}
-	// On a node port only what was rewritten is ours: the same number may be a
-	// server's elsewhere.
-	if valid, ok := u.ports[f.Forward.DstPort]; ok && backend != dst {
-		return !valid[to]
-	}
-	return false
+	valid, ok := u.ports[to.Port()]
+	return ok && !valid[backend] && slices.Contains(u.local, to.Addr())
 }
 
 func addrOf(ip net.IP) netip.Addr {

@@ -13,7 +13,7 @@
 //	 └> dispatch ─ to the agent's DNS: return
 //	     │         ─ @listeners, where parts of the cluster listen: dnat to the same
 //	     │         ─ to a Service's range from outside the pods: mark masquerade
-//	     ├ @node-port-plain ─> node-port-plain ┐  to an address of this node
+//	     ├ @node-port-plain ─> node-port-plain ┐  to an address of this node, of Config.NodePorts
 //	     ├ @node-ports ──────> own chains      │
 //	     ├ @plain ───────────> plain ──────────┤
 //	     └ @services ────────> own chains      │

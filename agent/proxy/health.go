@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"sync/atomic"
 
@@ -15,10 +17,12 @@ import (
 
 // health answers load balancers on the healthCheckNodePort of Services with
 // externalTrafficPolicy Local (SVC-59, VIP-23): 200 while this node has a
-// usable endpoint and the proxy is well, else 503. One goroutine uses it.
+// usable endpoint and the proxy is well, else 503. It listens where NodePorts
+// answer. One goroutine uses it.
 type health struct {
 	log     *slog.Logger
 	proxy   *progress
+	at      []netip.Addr // an invalid one is every address
 	servers map[service.Key]*healthServer
 }
 
@@ -29,11 +33,13 @@ const (
 )
 
 type healthServer struct {
-	key   service.Key
-	port  uint16
-	proxy *progress
-	local atomic.Int64
-	http  *http.Server
+	key       service.Key
+	port      uint16
+	proxy     *progress
+	local     atomic.Int64
+	http      *http.Server
+	listeners map[netip.Addr]net.Listener
+	told      bool // that it does not answer somewhere
 }
 
 // sync follows the Services that changed.
@@ -49,29 +55,61 @@ func (h *health) sync(changed []service.Key, next *service.Tables) {
 			continue
 		}
 		if old == nil {
-			if old = h.start(s); old == nil {
-				continue
-			}
+			old = h.start(s)
 		}
 		old.local.Store(int64(s.LocalReady))
 	}
 }
 
 func (h *health) start(s *service.Service) *healthServer {
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(int(s.HealthPort)))
-	if err != nil {
-		h.log.Warn("cannot answer a load balancer's health checks", "service", s.Key, "err", err)
-		return nil
-	}
-	hs := &healthServer{key: s.Key, port: s.HealthPort, proxy: h.proxy}
+	hs := &healthServer{key: s.Key, port: s.HealthPort, proxy: h.proxy, listeners: map[netip.Addr]net.Listener{}}
 	hs.http = newHTTP(hs, h.log)
-	l = process.LimitConnections(l, process.ConnectionsUpTo(healthConnections))
-	go func() { _ = hs.http.Serve(l) }() // ends with Close
 	if h.servers == nil {
 		h.servers = map[service.Key]*healthServer{}
 	}
 	h.servers[s.Key] = hs
+	h.listen(hs)
 	return hs
+}
+
+// move has all Services answer at these addresses, and at no others. It tries again
+// where that failed before.
+func (h *health) move(at []netip.Addr) {
+	h.at = at
+	for _, hs := range h.servers {
+		h.listen(hs)
+	}
+}
+
+// listen makes and closes what differs from h.at.
+func (h *health) listen(hs *healthServer) {
+	for a, l := range hs.listeners {
+		if !slices.Contains(h.at, a) {
+			_ = l.Close()
+			delete(hs.listeners, a)
+		}
+	}
+	for _, a := range h.at {
+		if hs.listeners[a] != nil {
+			continue
+		}
+		host := ""
+		if a.IsValid() {
+			host = a.String()
+		}
+		addr := net.JoinHostPort(host, strconv.Itoa(int(hs.port)))
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", addr)
+		if err != nil {
+			if !hs.told {
+				h.log.Warn("cannot answer a load balancer's health checks; trying on", "service", hs.key, "err", err)
+			}
+			hs.told = true
+			continue
+		}
+		hs.listeners[a] = l
+		limited := process.LimitConnections(l, process.ConnectionsUpTo(healthConnections))
+		go func() { _ = hs.http.Serve(limited) }() // ends with Close
+	}
 }
 
 // ServeHTTP answers as kube-proxy does.

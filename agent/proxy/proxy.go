@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ type Config struct {
 	PodCIDRs     cidr.Prefixes // this node's pods, if known
 	NodeIPs      []netip.Addr  // this node's addresses, as others know it
 	DNS          []netip.Addr  // where the agent answers names itself
+	// NodePorts are the ranges of the node's addresses that NodePorts and health
+	// checks answer on; every address of a family that it has no range of.
+	NodePorts cidr.Prefixes
 	// Own lists where parts of the cluster listen, on this node and on others,
 	// Gossip where the gossip does, which pods have no business with; OwnChanged
 	// holds a token when they may answer differently. nil: nowhere.
@@ -57,6 +61,8 @@ type Proxy struct {
 	health health
 	flows  udpFlows // to be ended
 
+	flowsFailed bool // to be ended, at the last try
+
 	progress progress
 }
 
@@ -77,7 +83,7 @@ func New(cfg Config) *Proxy {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
-	p.health.log, p.health.proxy = p.log, &p.progress
+	p.health.log, p.health.proxy, p.health.at = p.log, &p.progress, []netip.Addr{{}}
 	return p
 }
 
@@ -111,6 +117,16 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 	defer cancel()
 	serving.Go(func() { p.serve(ctx, "proxyHealthzBindAddress", p.cfg.Status.HealthzAddr, p.healthPages()) })
 	serving.Go(func() { p.serve(ctx, "proxyMetricsBindAddress", p.cfg.Status.MetricsAddr, p.metricsPages()) })
+	where, moved := nodePorts(p.cfg.NodePorts), make(chan struct{}, 1)
+	if list := where.loopbacks(); len(list) > 0 {
+		p.log.Warn("no NodePort answers on loopback addresses, whatever nodePortAddresses says", "ranges", list)
+	}
+	p.moveHealth(where)
+	serving.Go(func() {
+		if err := where.follow(ctx, moved); err != nil {
+			p.log.Warn("health checks follow the node's addresses once a minute", "err", err)
+		}
+	})
 	changed := src.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
@@ -143,23 +159,36 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			}
 		}
 		if rested == nil && !p.flows.empty() {
-			rested = time.After(flowsRest * p.endFlows())
+			rested = time.After(p.endFlows())
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
 		case <-p.cfg.OwnChanged:
+		case <-moved:
+			p.moveHealth(where)
 		case <-retry:
 		case <-rested:
 			rested = nil
 		case <-check.C:
+			p.moveHealth(where)
 			if st != nil && !k.Has(p.render.Table) {
 				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
 				st = nil
 			}
 		}
 	}
+}
+
+// moveHealth has health checks answered at the addresses of now.
+func (p *Proxy) moveHealth(where nodePorts) {
+	at, err := where.now()
+	if err != nil {
+		p.log.Warn("health checks are answered where they were", "err", err)
+		at = p.health.at
+	}
+	p.health.move(at)
 }
 
 // setTimeouts sets the kernel's time-outs once.
@@ -223,14 +252,28 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 }
 
 // endFlows ends UDP flows to backends that are gone, since such a flow has no
-// end of its own. It returns how long that took.
-func (p *Proxy) endFlows() time.Duration {
+// end of its own. It returns after what time others may be looked for: those that
+// could not be ended are then.
+func (p *Proxy) endFlows() (rest time.Duration) {
 	start := time.Now()
-	if err := p.flows.clear(); err != nil {
-		p.log.Warn("cannot end old UDP flows", "err", err)
+	err := p.flows.clear(p.nodePortAddresses)
+	if err == nil {
+		p.flows, p.flowsFailed = udpFlows{}, false
+		return flowsRest * time.Since(start)
 	}
-	p.flows = udpFlows{}
-	return time.Since(start)
+	if !p.flowsFailed {
+		p.log.Warn("cannot end old UDP flows; trying on", "err", err)
+	}
+	p.flowsFailed = true
+	return max(flowsRest*time.Since(start), retryMax)
+}
+
+// nodePortAddresses are those of now on which NodePorts answer.
+func (p *Proxy) nodePortAddresses() ([]netip.Addr, error) {
+	list, err := nodePorts(p.cfg.NodePorts).list()
+	return slices.DeleteFunc(list, func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.Contains(p.cfg.DNS, a)
+	}), err
 }
 
 // Cleanup removes the table. Services stop working.

@@ -500,3 +500,55 @@ func TestUDPFlowMovesWithItsBackend(t *testing.T) {
 		t.Errorf("same socket after the backend moved: got %q", got)
 	}
 }
+
+// TestAffinityOverRestart: who was remembered before an agent began anew is remembered
+// after it, on every address of the Service, also where backends came in between.
+func TestAffinityOverRestart(t *testing.T) { // VIP-13
+	n := newNode(t)
+	world := n.outside()
+	client := n.pod("client")
+	var addrs []netip.Addr
+	for _, name := range []string{"a", "b", "c", "d"} {
+		addrs = append(addrs, n.pod(name).addr)
+	}
+	svc := newService("web", "10.96.0.50", func(s *corev1.Service) {
+		everyAddress(s)
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	})
+	n.set(svc, addrs[:3]...)
+	calls := []struct{ ns, network, addr string }{
+		{client.ns, "tcp", "10.96.0.50:8000"}, {client.ns, "udp", "10.96.0.50:8000"}, {world, "tcp", "192.0.2.1:30080"},
+		{world, "udp", "192.0.2.1:30080"}, {world, "tcp", "203.0.113.5:8000"}, {world, "udp", "203.0.113.6:8000"},
+	}
+	before := make([]string, len(calls))
+	check := func(what string) {
+		t.Helper()
+		for i, c := range calls {
+			for range 5 {
+				got, err := call(c.ns, c.network, c.addr)
+				if err != nil {
+					t.Fatalf("%s: %s %s: %v", what, c.network, c.addr, err)
+				}
+				if before[i] == "" {
+					before[i] = got
+				}
+				if got != before[i] {
+					t.Errorf("%s: %s %s from %q: got %q, want %q", what, c.network, c.addr, c.ns, got, before[i])
+				}
+			}
+		}
+	}
+	check("at first")
+	for range 3 { // a process that knows nothing of the one before
+		n.k.Close()
+		var err error
+		n.k, err = nft.Open()
+		n.must(err)
+		n.proxy, n.st = New(n.proxy.cfg), nil
+		n.apply()
+		check("after a restart")
+	}
+	n.proxy, n.st = New(n.proxy.cfg), nil
+	n.set(svc, addrs...)
+	check("after a restart with one more backend")
+}

@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/process"
 )
 
@@ -24,6 +26,8 @@ type Status struct {
 	HealthzAddr, MetricsAddr string
 	// Metrics writes the proxy's metrics.
 	Metrics func(io.Writer) error
+	// Healthz and Livez count the answers by their status; nil: nobody asks.
+	Healthz, Livez *metrics.Counts
 	// Eligible tells whether load balancers may lead to this node.
 	Eligible func() bool
 }
@@ -76,54 +80,56 @@ type report struct {
 	Status       map[string]familyReport `json:"status,omitempty"`
 }
 
-// report tells that the proxy is well while nothing waits for too long. A proxy that
-// is well has the present as the time of its last update, whenever that was.
+// report tells that the proxy is well while nothing waits for too long.
 func (p *progress) report(now time.Time) report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := report{LastUpdated: p.updated, CurrentTime: now, Healthy: true}
 	if p.updated.IsZero() {
-		r.LastUpdated = now // it starts
-		return r
+		return r // it starts
 	}
 	r.Healthy = p.waits.IsZero() || now.Sub(p.waits) < lateAfter
 	r.Status = map[string]familyReport{family: {p.updated, r.Healthy}}
-	if r.Healthy {
-		r.LastUpdated = now
-	}
 	return r
 }
 
 func (p *progress) healthy() bool { return p.report(time.Now()).Healthy }
 
 // livez tells of the proxy alone, healthz whether the node is one to lead to, too.
-func (p *progress) livez(w http.ResponseWriter, _ *http.Request) {
-	p.answer(w, p.report(time.Now()))
+func (p *progress) livez(answers *metrics.Counts) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { answer(w, p.report(time.Now()), answers) }
 }
 
-func (p *progress) healthz(eligible func() bool) http.HandlerFunc {
+func (p *progress) healthz(eligible func() bool, answers *metrics.Counts) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		r := p.report(time.Now())
 		may := eligible == nil || eligible()
 		r.NodeEligible = &may
-		p.answer(w, r)
+		answer(w, r, answers)
 	}
 }
 
-func (p *progress) answer(w http.ResponseWriter, r report) {
+// answer tells a load balancer to come, or not to. One that may has the present as the
+// time of the last update, whenever that was, as kube-proxy's do.
+func answer(w http.ResponseWriter, r report, answers *metrics.Counts) {
+	code := http.StatusOK
+	if !r.Healthy || r.NodeEligible != nil && !*r.NodeEligible {
+		code = http.StatusServiceUnavailable
+	} else {
+		r.LastUpdated = r.CurrentTime
+	}
+	answers.Inc(strconv.Itoa(code))
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	if !r.Healthy || r.NodeEligible != nil && !*r.NodeEligible {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
+	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(r)
 }
 
 // healthPages are what anybody may ask.
 func (p *Proxy) healthPages() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", p.progress.healthz(p.cfg.Status.Eligible))
-	mux.HandleFunc("GET /livez", p.progress.livez)
+	mux.HandleFunc("GET /healthz", p.progress.healthz(p.cfg.Status.Eligible, p.cfg.Status.Healthz))
+	mux.HandleFunc("GET /livez", p.progress.livez(p.cfg.Status.Livez))
 	return mux
 }
 

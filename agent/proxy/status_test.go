@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/service"
 )
 
@@ -29,50 +30,82 @@ func TestProgress(t *testing.T) {
 		do      func()
 		now     int
 		healthy bool
-		updated int // lastUpdated
+		updated time.Time
 	}{
-		{"it starts", func() {}, 0, true, 0},
-		{"the first change waits", func() { p.queue(at(1)) }, 100, true, 100},
-		{"it is made", func() { p.done(at(101)) }, 300, true, 300},
-		{"one waits", func() { p.queue(at(301)) }, 360, true, 360},
-		{"another comes after it", func() { p.queue(at(350)) }, 361, false, 101},
-		{"both are made", func() { p.done(at(362)) }, 500, true, 500},
+		{"it starts", func() {}, 0, true, time.Time{}},
+		{"the first change waits", func() { p.queue(at(1)) }, 100, true, time.Time{}},
+		{"it is made", func() { p.done(at(101)) }, 300, true, at(101)},
+		{"one waits", func() { p.queue(at(301)) }, 360, true, at(101)},
+		{"another comes after it", func() { p.queue(at(350)) }, 361, false, at(101)},
+		{"both are made", func() { p.done(at(362)) }, 500, true, at(362)},
 	} {
 		step.do()
 		r := p.report(at(step.now))
-		if r.Healthy != step.healthy || !r.LastUpdated.Equal(at(step.updated)) || !r.CurrentTime.Equal(at(step.now)) {
+		if r.Healthy != step.healthy || !r.LastUpdated.Equal(step.updated) || !r.CurrentTime.Equal(at(step.now)) {
 			t.Errorf("%s: %+v", step.name, r)
 		}
 	}
 }
 
+// TestHealthPages: the answers are those of kube-proxy v1.36 (pkg/proxy/healthcheck), by
+// which clients go: the code, and the times, of which the last is now where it is 200.
 func TestHealthPages(t *testing.T) {
 	may := true
-	p := New(Config{Status: Status{Eligible: func() bool { return may }}})
-	get := func(path string) (int, map[string]any) {
+	counts := metrics.NewAgent()
+	p := New(Config{Status: Status{Eligible: func() bool { return may },
+		Healthz: counts.ProxyHealthz, Livez: counts.ProxyLivez}})
+	updated := time.Now().Add(-time.Hour).UTC()
+	get := func(what, path string, wantCode int, wantHealthy bool, wantEligible any) {
 		t.Helper()
 		w := httptest.NewRecorder()
+		before := time.Now()
 		p.healthPages().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		body := map[string]any{}
+		var body map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
-			t.Fatalf("%s: %q: %v", path, w.Body, err)
+			t.Fatalf("%s: %s: %q: %v", what, path, w.Body, err)
 		}
-		return w.Code, body
+		if w.Code != wantCode || body["healthy"] != wantHealthy || body["nodeEligible"] != wantEligible {
+			t.Errorf("%s: %s: %d %v", what, path, w.Code, body)
+		}
+		last, err := time.Parse(time.RFC3339Nano, body["lastUpdated"].(string))
+		now, err2 := time.Parse(time.RFC3339Nano, body["currentTime"].(string))
+		if err != nil || err2 != nil || now.Before(before) || last.Equal(now) != (wantCode == 200) {
+			t.Errorf("%s: %s: times %v", what, path, body)
+		}
+		if wantCode == 503 && !last.Equal(updated) {
+			t.Errorf("%s: %s: lastUpdated is %s, want %s", what, path, last, updated)
+		}
+		family, _ := body["status"].(map[string]any)["IPv4"].(map[string]any)
+		if family["healthy"] != wantHealthy || family["lastUpdated"] != updated.Format(time.RFC3339Nano) {
+			t.Errorf("%s: %s: status %v", what, path, body)
+		}
+		if got := w.Result().Header.Get("Content-Type"); got != "application/json" {
+			t.Errorf("%s: %s: %s", what, path, got)
+		}
 	}
-	p.progress.done(time.Now())
-	if code, body := get("/healthz"); code != 200 || body["nodeEligible"] != true || body["lastUpdated"] == nil {
-		t.Errorf("healthz of a proxy that is well: %d %v", code, body)
-	}
+	p.progress.done(updated)
+	get("well", "/healthz", 200, true, true)
+	get("well", "/livez", 200, true, nil)
 	may = false
-	if code, body := get("/healthz"); code != 503 || body["nodeEligible"] != false || body["healthy"] != true {
-		t.Errorf("healthz of a node that goes: %d %v", code, body)
+	get("the node goes", "/healthz", 503, true, false)
+	get("the node goes", "/livez", 200, true, nil)
+	p.progress.queue(updated.Add(time.Second))
+	get("the proxy hangs", "/healthz", 503, false, false)
+	get("the proxy hangs", "/livez", 503, false, nil)
+	may = true
+	get("the proxy hangs", "/healthz", 503, false, true)
+
+	var page strings.Builder
+	out := metrics.NewPage(&page)
+	counts.ShowProxy(out)
+	if err := out.Flush(); err != nil {
+		t.Fatal(err)
 	}
-	if code, body := get("/livez"); code != 200 || body["nodeEligible"] != nil {
-		t.Errorf("livez of a node that goes: %d %v", code, body)
-	}
-	p.progress.queue(time.Now().Add(-time.Hour))
-	if code, body := get("/livez"); code != 503 || body["healthy"] != false {
-		t.Errorf("livez of a proxy that hangs: %d %v", code, body)
+	for _, want := range []string{`kubeproxy_proxy_healthz_total{code="200"} 1`, `kubeproxy_proxy_healthz_total{code="503"} 3`,
+		`kubeproxy_proxy_livez_total{code="200"} 2`, `kubeproxy_proxy_livez_total{code="503"} 1`} {
+		if !strings.Contains(page.String(), want+"\n") {
+			t.Errorf("the metrics lack %s:\n%s", want, &page)
+		}
 	}
 }
 
@@ -94,8 +127,8 @@ func TestEligible(t *testing.T) {
 // TestRunTellsItsStatus: the pages are there while the proxy runs, and the kernel
 // has its time-outs.
 func TestRunTellsItsStatus(t *testing.T) {
-	health, metrics := free(t), free(t)
-	p := New(Config{Table: "status", Status: Status{HealthzAddr: health, MetricsAddr: metrics,
+	health, numbers := free(t), free(t)
+	p := New(Config{Table: "status", Status: Status{HealthzAddr: health, MetricsAddr: numbers,
 		Metrics: func(w io.Writer) error { _, err := io.WriteString(w, "kubeproxy 1\n"); return err }},
 		Timeouts: Timeouts{Established: 7777 * time.Second, CloseWait: 555 * time.Second}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -111,7 +144,7 @@ func TestRunTellsItsStatus(t *testing.T) {
 		case <-time.After(time.Minute):
 			t.Error("the proxy does not end")
 		}
-		if _, err := net.Dial("tcp", metrics); err == nil {
+		if _, err := net.Dial("tcp", numbers); err == nil {
 			t.Error("the pages are there after the end")
 		}
 		if err := p.Cleanup(); err != nil {
@@ -119,8 +152,8 @@ func TestRunTellsItsStatus(t *testing.T) {
 		}
 	}()
 	for url, want := range map[string]string{
-		"http://" + health + "/livez": `"healthy":true`, "http://" + metrics + "/proxyMode": "nftables",
-		"http://" + metrics + "/healthz": "ok", "http://" + metrics + "/metrics": "kubeproxy 1\n",
+		"http://" + health + "/livez": `"healthy":true`, "http://" + numbers + "/proxyMode": "nftables",
+		"http://" + numbers + "/healthz": "ok", "http://" + numbers + "/metrics": "kubeproxy 1\n",
 	} {
 		if got := eventually(t, url); !strings.Contains(got, want) {
 			t.Errorf("%s answers %q, want %q", url, got, want)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -154,12 +155,28 @@ func (t *table) addDispatch(o nft.Objects, cfg *Config) {
 	t.addReturn(rule, cfg)
 	// NodePorts first: the cluster gave them out, and on an address of the node
 	// no Service that has the address otherwise gets them.
-	x, away := &t.nodePorts, nft.DaddrNotIn(loopbacks[t.Family])
-	rule(nft.In(x.key, x.plain), away, nft.ToLocal(), nft.Goto(x.plainChain()))
-	rule(away, nft.ToLocal(), nft.Vmap(x.key, x.own))
+	x := &t.nodePorts
+	for _, at := range t.nodePortAddresses(cfg) {
+		rule(slices.Concat(nft.Rule{nft.In(x.key, x.plain)}, at, nft.Rule{nft.Goto(x.plainChain())})...)
+		rule(slices.Concat(at, nft.Rule{nft.Vmap(x.key, x.own)})...)
+	}
 	x = &t.addresses
 	rule(nft.In(x.key, x.plain), nft.Goto(x.plainChain()))
 	rule(nft.Vmap(x.key, x.own))
+}
+
+// nodePortAddresses are the conditions, of which one is to hold, for a packet to an
+// address of the node on which NodePorts answer. The loopback addresses are none.
+func (t *table) nodePortAddresses(cfg *Config) (out []nft.Rule) {
+	away := nft.DaddrNotIn(loopbacks[t.Family])
+	ranges := narrowed(t.only(cfg.NodePorts))
+	if ranges == nil {
+		return []nft.Rule{{away, nft.ToLocal()}}
+	}
+	for _, p := range ranges {
+		out = append(out, nft.Rule{away, nft.DaddrIn(p), nft.ToLocal()})
+	}
+	return out
 }
 
 // addReturn marks what clients outside the pod network send to Services that was

@@ -353,6 +353,9 @@ func buildPort(svc *corev1.Service, p *corev1.ServicePort, eps []endpoint, view 
 	pick := picker{view: view, name: out.Name, protocol: out.Protocol}
 	pick.eps = filter(eps, func(e *endpoint) bool { return pick.port(e) != 0 })
 	out.Cluster = pick.cluster()
+	if p.Protocol == corev1.ProtocolUDP {
+		out.Lasting = pick.lasting(out.Cluster)
+	}
 	out.Internal, out.External = out.Cluster, out.Cluster
 	if t := svc.Spec.InternalTrafficPolicy; t != nil && *t == corev1.ServiceInternalTrafficPolicyLocal {
 		out.Internal = pick.local()
@@ -390,6 +393,18 @@ func (p *picker) cluster() Route {
 		ready = p.hinted(ready)
 	}
 	return Route{Backends: p.backends(ready)}
+}
+
+// lasting are the endpoints that serve, whether they end or are hinted for others, and
+// are not chosen. As for kube-proxy a change of policies or hints moves no flow; an
+// endpoint of a dead node is left all the same.
+func (p *picker) lasting(chosen Route) (out []netip.AddrPort) {
+	for _, b := range p.backends(filter(p.eps, func(e *endpoint) bool { return (e.ready || e.terminating) && !e.down })) {
+		if !chosen.Has(b.AddrPort) {
+			out = append(out, b.AddrPort)
+		}
+	}
+	return out
 }
 
 // hinted applies topology hints: the same node first, then the same zone

@@ -161,6 +161,31 @@ func TestBackends(t *testing.T) {
 	}
 }
 
+// TestLasting: to which endpoints, beside those for new ones, flows of UDP stay.
+func TestLasting(t *testing.T) {
+	for name, x := range map[string]struct {
+		eps  []string
+		want string
+	}{
+		"all are chosen":           {[]string{"10.1.0.1 ready", "10.1.0.2 notready"}, "[]"},
+		"one ends, one is dead":    {[]string{"10.1.0.1 ready", "10.1.0.2 ending", "10.1.0.3 dead"}, "[10.1.0.2:80]"},
+		"those that end are all":   {[]string{"10.1.0.1 ending", "10.1.0.2 ending"}, "[]"},
+		"one is hinted for others": {[]string{"10.1.0.1@n1 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, "[10.1.0.2:80]"},
+		"one's node died":          {[]string{"10.1.0.1@n1 ready", "10.1.0.2@n3 ready", "10.1.0.3@n3 ending"}, "[]"},
+	} {
+		for protocol, want := range map[corev1.Protocol]string{corev1.ProtocolUDP: x.want, corev1.ProtocolTCP: "[]"} {
+			svc := web(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = protocol })
+			slc := slice("a", x.eps...)
+			slc.Ports[0].Protocol = &protocol
+			view := View{Node: "me", Zone: "z1", Down: map[string]bool{"n3": true}}
+			got := BuildOne(svc, []*discoveryv1.EndpointSlice{slc}, view).Ports[0]
+			if s := fmt.Sprint(got.Lasting); s != want || len(got.Cluster.Backends) == 0 {
+				t.Errorf("%s, %s: got %s beside %s, want %s", name, protocol, s, showRoute(got.Cluster), want)
+			}
+		}
+	}
+}
+
 func TestPortsAreMatchedByNameAndProtocol(t *testing.T) { // SVC-5, SVC-22
 	svc := web(func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "q", Port: 9000, Protocol: corev1.ProtocolUDP})

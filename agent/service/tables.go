@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -155,6 +156,9 @@ type Port struct {
 	Internal Route  // for cluster IPs
 	External Route  // for node ports, external and load balancer addresses
 	Cluster  Route  // for External's addresses when a pod or process of this node uses them
+	// Lasting are, of UDP, the other endpoints that serve: no new flow goes to them, and
+	// the ones that do stay, as those of TCP do by themselves. Sorted.
+	Lasting []netip.AddrPort
 }
 
 // Route says where new connections go.
@@ -168,6 +172,14 @@ type Route struct {
 type Backend struct {
 	netip.AddrPort
 	Local bool // a pod of this node
+}
+
+func (b Backend) compare(a netip.AddrPort) int { return b.AddrPort.Compare(a) }
+
+// Has tells whether a new connection may go to an address and port.
+func (r Route) Has(a netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(r.Backends, a, Backend.compare)
+	return found
 }
 
 // Endpoint is one address behind a Service, with the ports' real numbers.

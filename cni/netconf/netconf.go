@@ -30,6 +30,7 @@ type Conf struct {
 
 	RuntimeConfig struct {
 		PortMappings []podnet.HostPort `json:"portMappings,omitempty"`
+		Bandwidth    podnet.Bandwidth  `json:"bandwidth,omitzero"`
 	} `json:"runtimeConfig,omitempty"`
 }
 

@@ -9,7 +9,7 @@
 //	                                             (agent/network chooses)
 //
 // The answer is the pod's addresses, the primary one first. Of these types only
-// HostPort is on the disk, in libcni's cache, as plugins read it: agent/sandbox
+// HostPort and Bandwidth are on the disk, in libcni's cache, as plugins read them: agent/sandbox
 // keeps the CRI's message, and cni the ID and the interface as the owner of an
 // address.
 package podnet

@@ -18,6 +18,7 @@ type Sandbox struct {
 	Namespace, Name, UID string
 	Annotations          map[string]string
 	HostPorts            []HostPort
+	Bandwidth            Bandwidth
 	// Network is the one that connected it, or is to; empty where nobody wrote it down.
 	Network string
 }
@@ -29,6 +30,16 @@ type HostPort struct {
 	ContainerPort uint16 `json:"containerPort"`
 	Protocol      string `json:"protocol,omitempty"` // tcp (default), udp, sctp
 	HostIP        string `json:"hostIP,omitempty"`   // empty: every address of the node
+}
+
+// Bandwidth is how much a pod may receive (ingress) and send (egress), in bits a second;
+// 0 is unbounded. In JSON it is the capability bandwidth (CNI, CONVENTIONS.md). The
+// bursts, in bits, are for third-party plugins: the own network chooses them by the rate.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate"`
+	IngressBurst uint64 `json:"ingressBurst"`
+	EgressRate   uint64 `json:"egressRate"`
+	EgressBurst  uint64 `json:"egressBurst"`
 }
 
 // Addr is the address of the node that has the port; the zero Addr is every one.

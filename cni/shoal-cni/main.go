@@ -53,7 +53,7 @@ func add(args *skel.CmdArgs) error {
 		return err
 	}
 	s := sandbox(args)
-	s.HostPorts = conf.RuntimeConfig.PortMappings
+	s.HostPorts, s.Bandwidth = conf.RuntimeConfig.PortMappings, conf.RuntimeConfig.Bandwidth
 	for _, p := range s.HostPorts {
 		if _, err := p.Addr(); err != nil {
 			return types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")

@@ -75,7 +75,7 @@ disable = true
 `
 
 const network = `{"cniVersion": "1.1.0", "name": "shoal", "plugins": [{"type": "shoal-cni", "stateDir": "%s/cni-state",
-  "podCIDRs": [{{range $i, $r := .PodCIDRRanges}}{{if $i}},{{end}}"{{$r}}"{{end}}], "clusterCIDRs": ["10.244.0.0/16"], "capabilities": {"portMappings": true}}]}`
+  "podCIDRs": [{{range $i, $r := .PodCIDRRanges}}{{if $i}},{{end}}"{{$r}}"{{end}}], "clusterCIDRs": ["10.244.0.0/16"], "capabilities": {"portMappings": true, "bandwidth": true}}]}`
 
 func start(t *testing.T, netns string) *daemon {
 	t.Helper()
