@@ -41,6 +41,7 @@ type Agent struct {
 	ServerCertificateErrors *Counts
 	ProxySync               *Durations
 	NetworkProgramming      *Durations
+	DNS                     interface{ Show(*Page) } // nil where no names are answered
 }
 
 // Calls counts calls of a method, and those that failed, by version of the API.
@@ -181,6 +182,9 @@ func (a *Agent) Show(p *Page) {
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
 		a.DeviceAllocations, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
+	}
+	if a.DNS != nil {
+		a.DNS.Show(p)
 	}
 }
 
