@@ -484,7 +484,8 @@ func (n whole) serviceTasks() []task {
 	counts := dns.NewCounts(n.cfg.ClusterDomain)
 	n.counts.DNS = counts
 	asking := clients{pods: n.podRanges, search: n.searchDomains}
-	return append(list, task{"dns", newDNS(n.cfg, n.services, asking, counts, n.log).Run})
+	names := newDNS(n.cfg, n.services, asking, counts, n.log)
+	return append(list, task{"dns", names.Run}, task{"servers of names", followDNS(n.base, names).Run})
 }
 
 // podRanges are where this node's pods send from: the range that the Node has, and

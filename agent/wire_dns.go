@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/shoal-project/shoal/agent/config"
@@ -40,6 +41,16 @@ func newDNS(
 		Counts:    counts,
 		Log:       log,
 	}, services)
+}
+
+// followDNS has the cluster's ConfigMap say who is asked.
+func followDNS(b base, s *dns.Server) *dns.Follower {
+	return &dns.Follower{
+		Server: s,
+		Client: b.server.Client,
+		File:   filepath.Join(b.cfg.CheckpointDir(), "dns.json"),
+		Log:    b.log,
+	}
 }
 
 // searchDomains are those of the pod with an address, as it was told them when it began.

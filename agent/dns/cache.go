@@ -172,8 +172,8 @@ func (s *stored) msg(q *dns.Msg, k key, now time.Time) *dns.Msg {
 	return r
 }
 
-// cache holds answers up to a number.
-type cache struct {
+// answerCache holds answers up to a number.
+type answerCache struct {
 	max    int // of a shard
 	seed   maphash.Seed
 	shards [cacheShards]shard
@@ -186,17 +186,17 @@ type shard struct {
 	by map[string]*stored
 }
 
-func newCache(entries int) *cache {
-	c := &cache{max: entries / cacheShards, seed: maphash.MakeSeed()}
+func newCache(entries int) *answerCache {
+	c := &answerCache{max: entries / cacheShards, seed: maphash.MakeSeed()}
 	for i := range c.shards {
 		c.shards[i].by = map[string]*stored{}
 	}
 	return c
 }
 
-func (c *cache) shard(k key) *shard { return &c.shards[maphash.Bytes(c.seed, k)%cacheShards] }
+func (c *answerCache) shard(k key) *shard { return &c.shards[maphash.Bytes(c.seed, k)%cacheShards] }
 
-func (c *cache) get(k key) *stored {
+func (c *answerCache) get(k key) *stored {
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (c *cache) get(k key) *stored {
 // evictionSample is how many answers are compared to find one that goes.
 const evictionSample = 8
 
-func (c *cache) put(k key, e *stored) {
+func (c *answerCache) put(k key, e *stored) {
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,7 +217,7 @@ func (c *cache) put(k key, e *stored) {
 }
 
 // evict takes out the one of a few that ends first.
-func (c *cache) evict(s *shard) {
+func (c *answerCache) evict(s *shard) {
 	var victim string
 	var ends time.Time
 	n := 0
@@ -233,14 +233,14 @@ func (c *cache) evict(s *shard) {
 	c.evicted.Add(1)
 }
 
-func (c *cache) remove(k key) {
+func (c *answerCache) remove(k key) {
 	s := c.shard(k)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.by, string(k))
 }
 
-func (c *cache) len() int {
+func (c *answerCache) len() int {
 	n := 0
 	for i := range c.shards {
 		s := &c.shards[i]
@@ -251,7 +251,7 @@ func (c *cache) len() int {
 	return n
 }
 
-func (c *cache) clear() {
+func (c *answerCache) clear() {
 	for i := range c.shards {
 		s := &c.shards[i]
 		s.mu.Lock()

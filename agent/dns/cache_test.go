@@ -15,7 +15,7 @@ import (
 
 // pass lets time go by for what is stored.
 func pass(s *Server, d time.Duration) {
-	for _, c := range []*cache{s.up.positive, s.up.negative} {
+	for _, c := range []*answerCache{s.up.positive, s.up.negative} {
 		for i := range c.shards {
 			for _, e := range c.shards[i].by {
 				e.since, e.expires = e.since.Add(-d), e.expires.Add(-d)

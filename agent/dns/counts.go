@@ -205,7 +205,7 @@ func (c *Counts) showRequests(p *metrics.Page, server string) {
 func (c *Counts) showCache(p *metrics.Page, server string, up *forwarder) {
 	at := []string{"server", server, "zones", ".", "view", ""}
 	types := [2]string{"success", "denial"}
-	caches := [2]*cache{up.positive, up.negative}
+	caches := [2]*answerCache{up.positive, up.negative}
 	labels := func(i int) []string { return append([]string{"type", types[i]}, at...) }
 	f := p.Family("coredns_cache_entries", metrics.Gauge, "The number of elements in the cache.")
 	for i := range caches {

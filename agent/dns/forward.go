@@ -51,7 +51,7 @@ type forwarder struct {
 	places *shares
 	counts *Counts
 
-	positive, negative *cache
+	positive, negative *answerCache
 	prefetches         chan struct{} // places
 	running            sync.WaitGroup
 

@@ -148,3 +148,18 @@ func FuzzHosts(f *testing.F) {
 		}
 	})
 }
+
+func FuzzUpstreams(f *testing.F) {
+	f.Add(`{"acme.local": ["192.0.2.1:5353"]}`, `["192.0.2.1", "::1"]`)
+	f.Fuzz(func(t *testing.T, stubs, servers string) {
+		u, err := readUpstreams(map[string]string{stubsKey: stubs, serversKey: servers}, "cluster.local.")
+		if err != nil {
+			return
+		}
+		s := newForwarder("/nonexistent", nil, NewCounts("cluster.local"))
+		s.set(u)
+		if len(s.stubs) != len(u.Stubs) || len(s.fixed) != len(u.Servers) {
+			t.Fatalf("%v gives %v and %v", u, s.stubs, s.fixed)
+		}
+	})
+}

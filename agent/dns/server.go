@@ -57,7 +57,7 @@ type Server struct {
 	zone zone
 	up   *forwarder
 
-	answers   *cache // of the zone
+	answers   *answerCache // of the zone
 	completer completer
 	hosts     *hosts
 	counts    *Counts
