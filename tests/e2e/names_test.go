@@ -60,6 +60,8 @@ data: {stubDomains: '{%q: [%q]}'}
 	if !strings.Contains(out, "canonical name = www.deep."+domain[:len(domain)-1]) || !strings.Contains(out, ip) {
 		t.Errorf("the search is not completed:\n%s", out)
 	}
+	s.shows(`coredns_proxy_request_duration_seconds_count{proxy_name="forward",to="`+conn.LocalAddr().String(),
+		"get", "--raw", "/api/v1/nodes/node1/proxy/metrics")
 	mu.Lock()
 	defer mu.Unlock()
 	for name := range asked {
