@@ -60,3 +60,22 @@ func BenchmarkRespond(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCompletion is what the first question of a pod's search costs, all else stored.
+func BenchmarkCompletion(b *testing.B) {
+	i := &internet{names: map[string]string{"www.example.com.": "198.51.100.9"}}
+	s := completing(b, i, CompleteLong, "corp.example")
+	q := new(dns.Msg)
+	q.SetQuestion("www.example.com"+missing, dns.TypeA)
+	packet, err := q.Pack()
+	if err != nil {
+		b.Fatal(err)
+	}
+	req := &request{ctx: b.Context(), client: addrs("10.244.0.5")[0]}
+	b.ReportAllocs()
+	for b.Loop() {
+		if out := s.respond(req, packet); len(out) < headerSize || out[3]&0xF != dns.RcodeSuccess {
+			b.Fatal("no answer")
+		}
+	}
+}

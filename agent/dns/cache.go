@@ -19,6 +19,7 @@ const (
 	positiveMax = 8192
 	negativeMax = 4096
 	zoneMax     = 4096 // answers from the cluster's zone
+	completeMax = 4096 // searches that were completed
 
 	cacheTTL = 30 * time.Second
 	// noSOATTL is the life of a negative answer that does not say how long it holds. RFC
@@ -55,6 +56,7 @@ const (
 const (
 	maxName = 255         // bytes of a name (RFC 1035 section 2.3.4)
 	maxKey  = maxName + 3 // and type and flags
+	maxMark = 8           // bytes of the search domains that a completed answer is for
 )
 
 // key names a stored answer: the question's name on the wire in lower case, its type
@@ -105,6 +107,8 @@ type stored struct {
 	// generation is that of the tables that an answer from the cluster's zone was made
 	// from, 0 for another one.
 	generation uint64
+	// tables is the same for a completed search, which has an end as well.
+	tables uint64
 
 	since   time.Time
 	expires time.Time

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"hash/maphash"
 	"math"
 	"net/netip"
 	"slices"
@@ -53,6 +54,7 @@ type completer struct {
 	mode   Completion
 	search func(netip.Addr) []string
 	zone   string // beneath which the domains of namespaces are
+	seed   maphash.Seed
 
 	mu      sync.Mutex
 	clients map[netip.Addr]searched
@@ -60,7 +62,29 @@ type completer struct {
 
 type searched struct {
 	domains []string // fully qualified, lower case
+	mark    uint64   // of these domains
 	read    time.Time
+}
+
+func newCompleter(cfg Config) completer {
+	return completer{
+		mode:   cfg.Completion,
+		search: cfg.Search,
+		zone:   "svc." + dns.CanonicalName(cfg.Domain),
+		seed:   maphash.MakeSeed(),
+	}
+}
+
+// mark tells the search domains of a client from others', if they are known and there
+// are any.
+func (c *completer) mark(client netip.Addr, now time.Time) (mark uint64, ok bool) {
+	if c.mode == CompleteNone {
+		return 0, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.clients[client]
+	return s.mark, len(s.domains) > 0 && now.Sub(s.read) < searchAge
 }
 
 // takes tells whether a query may be one by which a resolver begins its search. One that
@@ -96,6 +120,7 @@ func (c *completer) domains(client netip.Addr, now time.Time) []string {
 	for _, d := range c.search(client) {
 		s.domains = append(s.domains, dns.CanonicalName(d))
 	}
+	s.mark = maphash.String(c.seed, strings.Join(s.domains, " "))
 	c.clients[client] = s
 	return s.domains
 }

@@ -8,8 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/shoal-project/shoal/agent/service"
 )
 
 // internet has names with addresses of one family; it tells what it was asked.
@@ -221,5 +224,49 @@ func TestGoResolver(t *testing.T) {
 	}
 	if name, err := r.LookupCNAME(t.Context(), "www.example.com"+missing); err != nil || name != "www.example.com." {
 		t.Errorf("%s, %v", name, err)
+	}
+}
+
+// TestCompletedSearchesAreStored: for those with the same domains, as long as their
+// alias lives and no Service changes.
+func TestCompletedSearchesAreStored(t *testing.T) {
+	i := &internet{names: map[string]string{"www.example.com.": "198.51.100.9", "data.prod.svc.": "203.0.113.1"}}
+	s := completing(t, i, CompleteLong)
+	const want = "NOERROR WWW.example.com.prod.svc.cluster.local. CNAME www.example.com.; www.example.com. A 198.51.100.9"
+	over(t, s, "www.example.com"+missing, dns.TypeA)
+	s.up.positive.clear() // it is not looked at again
+	i.take()
+	r := over(t, s, "WWW.example.com"+missing, dns.TypeA)
+	if show(r) != want || len(i.take()) != 0 {
+		t.Errorf("got %s", show(r))
+	}
+	over(t, s, "WWW.example.com"+missing, dns.TypeAAAA)
+	if n := s.searches.len(); n != 2 {
+		t.Errorf("%d searches are stored", n)
+	}
+	for n := range s.searches.shards {
+		for _, e := range s.searches.shards[n].by {
+			e.since, e.expires = e.since.Add(-2*time.Second), e.expires.Add(-2*time.Second)
+		}
+	}
+	if left := over(t, s, "www.example.com"+missing, dns.TypeA).Answer[0].Header().Ttl; left != ttl-2 {
+		t.Errorf("the alias lives for another %d s", left)
+	}
+	for n := range s.searches.shards {
+		for _, e := range s.searches.shards[n].by {
+			e.expires = time.Now().Add(-time.Second)
+		}
+	}
+	i.take()
+	if over(t, s, "www.example.com"+missing, dns.TypeA); len(i.take()) != 1 {
+		t.Error("an old search is answered")
+	}
+	// A Service comes, and its name wins from then on.
+	now := service.Key{Namespace: "com", Name: "example"}
+	made := &service.Service{Key: now, Headless: true,
+		Endpoints: []service.Endpoint{{Addr: addrs("10.244.1.9")[0], Hostname: "www"}}}
+	s.zone.src = fixed{testTables().With(map[service.Key]*service.Service{now: made})}
+	if got := show(over(t, s, "www.example.com"+missing, dns.TypeA)); !strings.Contains(got, " A 10.244.1.9") {
+		t.Errorf("the Service's pod is not found: %s", got)
 	}
 }

@@ -2,6 +2,7 @@ package dns
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"time"
 
 	"github.com/miekg/dns"
@@ -10,7 +11,7 @@ import (
 // asked is a query that was read without the library: one question, and EDNS without
 // anything that an answer depends on. Most queries are of this kind.
 type asked struct {
-	buf   [maxKey]byte
+	buf   [maxKey + maxMark]byte
 	n     int // bytes of the key
 	limit int // of the answer, over UDP
 }
@@ -117,6 +118,9 @@ func (s *Server) quick(req *request, packet, out []byte, now time.Time) []byte {
 	if e == nil {
 		e, zone = s.up.ready(req, k, a.limit, now), rootZone
 	}
+	if e == nil {
+		e, zone = s.completed(req.client, k, now), clusterZone
+	}
 	if e == nil || len(e.wire) > a.limit {
 		return nil
 	}
@@ -134,6 +138,35 @@ func (s *Server) stored(k key) *stored {
 	return e
 }
 
+// completed is what a client's search that begins with a question ended at a moment ago.
+func (s *Server) completed(client netip.Addr, k key, now time.Time) *stored {
+	mark, ok := s.completer.mark(client, now)
+	if !ok {
+		return nil
+	}
+	e := s.searches.get(binary.BigEndian.AppendUint64(k, mark))
+	if e == nil || now.After(e.expires) || e.tables != s.generation() {
+		return nil
+	}
+	return e
+}
+
+// keepCompleted stores the end of a search for all who have the same search domains,
+// until its alias ends or anything of the cluster's names changes.
+func (s *Server) keepCompleted(client netip.Addr, q, r *dns.Msg, generation uint64) {
+	now := time.Now()
+	mark, ok := s.completer.mark(client, now)
+	k := keyOf(q)
+	if !ok || k == nil || generation == 0 || r.Truncated {
+		return
+	}
+	if e := pack(k, r); e != nil {
+		e.since, e.tables = now, generation
+		e.expires = now.Add(time.Duration(r.Answer[0].Header().Ttl) * time.Second)
+		s.searches.put(binary.BigEndian.AppendUint64(k, mark), e)
+	}
+}
+
 // generation counts the tables; answers from earlier ones are dropped with them. It is 0
 // before there are any.
 func (s *Server) generation() uint64 {
@@ -147,6 +180,7 @@ func (s *Server) generation() uint64 {
 		s.tables = t
 		s.generations++
 		s.answers.clear()
+		s.searches.clear()
 	}
 	return s.generations
 }

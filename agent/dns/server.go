@@ -58,6 +58,7 @@ type Server struct {
 	up   *forwarder
 
 	answers   *answerCache // of the zone
+	searches  *answerCache // completed ones
 	completer completer
 	hosts     *hosts
 	counts    *Counts
@@ -94,7 +95,8 @@ func New(cfg Config, src Source) *Server {
 		zone:      zone{src: src, domain: dns.CanonicalName(cfg.Domain)},
 		up:        newForwarder(cfg.ResolvConf, cfg.Addrs, cfg.Counts),
 		answers:   newCache(zoneMax),
-		completer: completer{mode: cfg.Completion, search: cfg.Search, zone: "svc." + dns.CanonicalName(cfg.Domain)},
+		searches:  newCache(completeMax),
+		completer: newCompleter(cfg),
 		hosts:     &hosts{file: cfg.HostsFile},
 		counts:    cfg.Counts,
 		sources:   sources{pods: cfg.Pods},
@@ -355,6 +357,7 @@ func (s *Server) inZone(req *request, q *dns.Msg, name string) *dns.Msg {
 	r := s.zone.answer(q, name)
 	if r.Rcode == dns.RcodeNameError && s.completer.takes(q) {
 		if c := s.complete(req, q, name); c != nil {
+			s.keepCompleted(req.client, q, c, generation)
 			return c
 		}
 	}
