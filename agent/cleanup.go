@@ -34,7 +34,6 @@ import (
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/volume"
-	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/csi"
 	"github.com/shoal-project/shoal/csi/local"
 )
@@ -88,9 +87,8 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup(), policy.Cleanup(policyTable(cfg)))
 		if cfg.Proxy() {
-			none := func() cidr.Prefixes { return nil }
 			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, log).Cleanup(),
-				newDNS(cfg, nil, none, log).Cleanup())
+				newDNS(cfg, nil, clients{}, nil, log).Cleanup())
 		}
 	}
 	errs = append(errs, tree(cfg).RemoveTop())

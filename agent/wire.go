@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/dns"
 	"github.com/shoal-project/shoal/agent/evict"
 	"github.com/shoal-project/shoal/agent/fence"
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -480,7 +481,11 @@ func (n whole) serviceTasks() []task {
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list
 	}
-	return append(list, task{"dns", newDNS(n.cfg, n.services, n.podRanges, n.log).Run})
+	counts := dns.NewCounts(n.cfg.ClusterDomain)
+	n.counts.DNS = counts
+	asking := clients{pods: n.podRanges, search: n.searchDomains}
+	names := newDNS(n.cfg, n.services, asking, counts, n.log)
+	return append(list, task{"dns", names.Run}, task{"servers of names", followDNS(n.base, names).Run})
 }
 
 // podRanges are where this node's pods send from: the range that the Node has, and

@@ -11,7 +11,6 @@ import (
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
-	"github.com/shoal-project/shoal/agent/dns"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -190,19 +189,6 @@ func nodePorts(cfg *config.Config, own []netip.Addr) (out cidr.Prefixes) {
 		}
 	}
 	return out
-}
-
-// newDNS answers names to pods, which are at the ranges and addresses that pods
-// returns, and to the node.
-func newDNS(cfg *config.Config, services *service.Source, pods func() cidr.Prefixes, log *slog.Logger) *dns.Server {
-	return dns.New(dns.Config{
-		Addrs:      addrs(cfg.ClusterDNS),
-		Domain:     cfg.ClusterDomain,
-		ResolvConf: cfg.ResolvConf,
-		Table:      cfg.NFTable + "-dns",
-		Pods:       pods,
-		Log:        log,
-	}, services)
 }
 
 // ownDNS are the addresses at which this agent answers names; none when

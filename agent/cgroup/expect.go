@@ -23,17 +23,15 @@ const (
 //
 // It asks to move this process to where it is: nothing moves.
 func (r *Root) ExpectMove() {
-	dir := r.home()
-	if dir == "" {
-		return
-	}
 	if r.expected.Swap(time.Now().Add(expected).UnixNano()) != 0 {
 		return // who reminds sees the new time
 	}
 	go func() {
 		for {
 			// An error costs the time that this is to save, and no more.
-			_ = write(dir, "cgroup.procs", "0")
+			if dir := r.home(); dir != "" {
+				_ = write(dir, "cgroup.procs", "0")
+			}
 			time.Sleep(reminded)
 			if until := r.expected.Load(); time.Now().UnixNano() > until && r.expected.CompareAndSwap(until, 0) {
 				return

@@ -114,9 +114,20 @@ type Config struct {
 	ClusterDNS    []string `json:"clusterDNS,omitempty"`
 	ClusterDomain string   `json:"clusterDomain,omitempty"`
 	ResolvConf    string   `json:"resolvConf,omitempty"`
-	PodCIDR       string   `json:"podCIDR,omitempty"`
-	ClusterCIDR   string   `json:"clusterCIDR,omitempty"`
-	ServiceCIDR   string   `json:"serviceCIDR,omitempty"`
+	// UpstreamNameservers are asked for names outside the cluster instead of those of
+	// resolvConf, StubDomains are domains with servers of their own: as in the ConfigMap
+	// of kube-dns.
+	UpstreamNameservers []string            `json:"upstreamNameservers,omitempty"`
+	StubDomains         map[string][]string `json:"stubDomains,omitempty"`
+	// DNSSearchCompletion is for which names a pod's search domains are looked through
+	// at its first question: None, LongNames or AllNames.
+	DNSSearchCompletion string `json:"dnsSearchCompletion,omitempty"`
+	// DNSHostsFile is a file as /etc/hosts whose names are answered too.
+	DNSHostsFile string `json:"dnsHostsFile,omitempty"`
+
+	PodCIDR     string `json:"podCIDR,omitempty"`
+	ClusterCIDR string `json:"clusterCIDR,omitempty"`
+	ServiceCIDR string `json:"serviceCIDR,omitempty"`
 	// Bridge and NFTable name what the agent makes in the host's network, so
 	// that several clusters can share one host.
 	Bridge  string `json:"bridge,omitempty"`
@@ -374,11 +385,14 @@ func Default() Config {
 		ClusterDNS:    []string{"10.96.0.10"},
 		ClusterDomain: "cluster.local",
 		ResolvConf:    "/etc/resolv.conf",
-		ClusterCIDR:   "10.244.0.0/16",
-		ServiceCIDR:   "10.96.0.0/16",
-		Bridge:        "shoal0",
-		NFTable:       "shoal",
-		GossipPort:    7946,
+
+		DNSSearchCompletion: CompleteLongNames,
+
+		ClusterCIDR: "10.244.0.0/16",
+		ServiceCIDR: "10.96.0.0/16",
+		Bridge:      "shoal0",
+		NFTable:     "shoal",
+		GossipPort:  7946,
 
 		NodeLeaseDurationSeconds:  40,
 		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},
@@ -489,6 +503,13 @@ func (c *Config) KeepSecrets() bool { return c.CheckpointSecrets == nil || *c.Ch
 
 // PodDir is the directory of one pod under the kubelet's root directory.
 func (c *Config) PodDir(uid string) string { return filepath.Join(c.RootDir, "pods", uid) }
+
+// Values of DNSSearchCompletion.
+const (
+	CompleteNone      = "None"
+	CompleteLongNames = "LongNames" // of three labels and more
+	CompleteAllNames  = "AllNames"  // of two labels, too
+)
 
 // Proxy tells whether the agent programs Services and answers DNS.
 func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -38,8 +39,11 @@ func TestValidateTellsAll(t *testing.T) {
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
 	c.Conntrack.TCPCloseWaitTimeout.Duration, c.ImageServiceEndpoint = -1, "/run/images.sock"
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
+	c.UpstreamNameservers, c.DNSSearchCompletion, c.DNSHostsFile = []string{"10.96.0.10"}, "Some", "hosts"
+	c.StubDomains = map[string][]string{"x.cluster.local": {"192.0.2.1"}}
 	err := c.Validate()
-	for _, field := range []string{"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
+	for _, field := range []string{"upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
+		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
@@ -229,6 +233,31 @@ func TestParallelImagePulls(t *testing.T) {
 		}
 		if got := c.ParallelImagePulls(); !tc.refused && got != tc.want {
 			t.Errorf("%+v: %d at one time", tc, got)
+		}
+	}
+}
+
+func TestStubDomains(t *testing.T) {
+	for _, x := range []struct{ text, want string }{
+		{"stubDomains: {acme.local: [192.0.2.1, '192.0.2.1:5353', '[2001:db8::1]:53'], B.test.: ['::2']}", ""},
+		{"upstreamNameservers: [192.0.2.1, '127.0.0.1:5353']", ""},
+		{"stubDomains: {acme.local: []}", "has no server"},
+		{"stubDomains: {acme.local: [ns.acme.local]}", "is not an address"},
+		{"stubDomains: {acme.local: ['192.0.2.1:http']}", "is not an address"},
+		{"stubDomains: {'-': [192.0.2.1]}", "stubDomains:"},
+		{"stubDomains: {Cluster.Local: [192.0.2.1]}", "the cluster's own"},
+		{"stubDomains: {acme.local: ['10.96.0.10:53']}", "this server itself"},
+		{"dnsSearchCompletion: None", ""},
+	} {
+		file := filepath.Join(t.TempDir(), "agent.yaml")
+		if err := os.WriteFile(file, []byte(x.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := Default()
+		c.NodeName = "n"
+		err := errors.Join(c.Load(file), c.Validate())
+		if x.want == "" && err != nil || x.want != "" && (err == nil || !strings.Contains(err.Error(), x.want)) {
+			t.Errorf("%s: %v", x.text, err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"net/url"
@@ -154,6 +155,50 @@ func (c *Config) validateAddresses(bad func(field, format string, args ...any)) 
 		if net.ParseIP(a) == nil {
 			bad("clusterDNS", "%q is not an IP address", a)
 		}
+	}
+	c.validateNames(bad)
+}
+
+// validateNames checks what the DNS server answers beside the cluster's names.
+func (c *Config) validateNames(bad func(field, format string, args ...any)) {
+	server := func(field, text string) {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			var at netip.AddrPort
+			at, err = netip.ParseAddrPort(text)
+			a = at.Addr()
+		}
+		switch {
+		case err != nil:
+			bad(field, "%q is not an address, or an address with a port", text)
+		case slices.Contains(c.ClusterDNS, a.String()):
+			bad(field, "%s is this server itself (clusterDNS)", text)
+		}
+	}
+	for _, s := range c.UpstreamNameservers {
+		server("upstreamNameservers", s)
+	}
+	for _, domain := range slices.Sorted(maps.Keys(c.StubDomains)) {
+		name := strings.ToLower(strings.TrimSuffix(domain, "."))
+		if msgs := validation.IsDNS1123Subdomain(name); len(msgs) > 0 {
+			bad("stubDomains", "%q: %s", domain, strings.Join(msgs, "; "))
+		}
+		if own := strings.ToLower(c.ClusterDomain); name == own || strings.HasSuffix(name, "."+own) {
+			bad("stubDomains", "%q is the cluster's own (clusterDomain)", domain)
+		}
+		if len(c.StubDomains[domain]) == 0 {
+			bad("stubDomains", "%q has no server", domain)
+		}
+		for _, s := range c.StubDomains[domain] {
+			server("stubDomains", s)
+		}
+	}
+	if !slices.Contains([]string{"", CompleteNone, CompleteLongNames, CompleteAllNames}, c.DNSSearchCompletion) {
+		bad("dnsSearchCompletion", "%q is not one of %s, %s, %s",
+			c.DNSSearchCompletion, CompleteNone, CompleteLongNames, CompleteAllNames)
+	}
+	if f := c.DNSHostsFile; f != "" && !filepath.IsAbs(f) {
+		bad("dnsHostsFile", "%q must be an absolute path", f)
 	}
 }
 

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/miekg/dns"
@@ -72,5 +73,93 @@ func FuzzReply(f *testing.F) {
 			t.Fatalf("%v taken for the reply to %v", r, q)
 		}
 		shorten(r, dns.MinMsgSize)
+	})
+}
+
+// FuzzQuick: what is read without the library is what the library reads, and what is
+// answered from the cache is an answer to it.
+func FuzzQuick(f *testing.F) {
+	for i, name := range []string{"www.example.com.", "data.prod.svc.cluster.local.", "WWW.Example.COM.", "."} {
+		q := new(dns.Msg)
+		q.SetQuestion(name, dns.TypeA)
+		q.CheckingDisabled = i == 2
+		for range 2 {
+			b, err := q.Pack()
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(b)
+			q.SetEdns0(uint16(600*i), i%2 == 0)
+			q.IsEdns0().Option = []dns.EDNS0{&dns.EDNS0_NSID{Code: dns.EDNS0NSID}}
+		}
+	}
+	s := New(Config{Domain: "cluster.local", ResolvConf: "/nonexistent", Addrs: addrs("127.0.0.1")}, fixed{testTables()})
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		var a asked
+		if !a.read(packet) {
+			return
+		}
+		q, _ := parse(packet)
+		if q == nil {
+			return // options are passed over here
+		}
+		k := keyOf(q)
+		if string(k) != string(a.key()) || a.limit != udpLimit(q) {
+			t.Fatalf("%x: %x and %x, %d and %d", packet, k, a.key(), a.limit, udpLimit(q))
+		}
+		r := new(dns.Msg)
+		r.SetReply(q)
+		r.Answer = addresses(q.Question[0].Name, addrs("192.0.2.1", "192.0.2.2"), dns.TypeA)
+		e := pack(k, r)
+		if e == nil {
+			t.Fatalf("%v is not kept", r)
+		}
+		got := new(dns.Msg)
+		out := e.appendTo(nil, packet, len(k.name()), e.since)
+		if err := got.Unpack(out); err != nil || got.Id != q.Id || got.RecursionDesired != q.RecursionDesired ||
+			len(got.Answer) != 2 || got.Question[0] != q.Question[0] {
+			t.Fatalf("%v answered %v, %v", q, got, err)
+		}
+		first := s.respond(&request{ctx: t.Context(), client: addrs("10.244.1.5")[0]}, packet)
+		again := s.quick(&request{ctx: t.Context()}, packet, nil, e.since)
+		if first == nil || again == nil {
+			return
+		}
+		one, other := new(dns.Msg), new(dns.Msg)
+		if one.Unpack(first) != nil || other.Unpack(again) != nil || !strings.EqualFold(one.String(), other.String()) {
+			t.Fatalf("%x, then %x", first, again)
+		}
+	})
+}
+
+func FuzzHosts(f *testing.F) {
+	f.Add([]byte(hostsText))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		table := readHosts(data)
+		for name, list := range table.addrs {
+			q := new(dns.Msg)
+			q.SetQuestion(name, dns.TypeANY)
+			if _, err := q.Pack(); err != nil || len(list) == 0 {
+				t.Fatalf("%q: %v, %v", name, list, err)
+			}
+		}
+		if len(table.addrs) > maxHostsNames {
+			t.Fatal("more names than the limit")
+		}
+	})
+}
+
+func FuzzUpstreams(f *testing.F) {
+	f.Add(`{"acme.local": ["192.0.2.1:5353"]}`, `["192.0.2.1", "::1"]`)
+	f.Fuzz(func(t *testing.T, stubs, servers string) {
+		u, err := readUpstreams(map[string]string{stubsKey: stubs, serversKey: servers}, "cluster.local.")
+		if err != nil {
+			return
+		}
+		s := newForwarder("/nonexistent", nil, NewCounts("cluster.local"))
+		s.set(u)
+		if len(s.stubs) != len(u.Stubs) || len(s.fixed) != len(u.Servers) {
+			t.Fatalf("%v gives %v and %v", u, s.stubs, s.fixed)
+		}
 	})
 }

@@ -52,6 +52,7 @@ func enlarge(_, _ string, c syscall.RawConn) error {
 // serveUDP answers datagrams until the socket is closed.
 func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn) error {
 	buf := make([]byte, maxQuery+1)
+	r := reader{Server: s, ctx: ctx, out: make([]byte, 0, maxUDP), given: map[netip.Addr]int{}}
 	for i := 1; ; i++ {
 		n, from, err := conn.ReadFromUDPAddrPort(buf)
 		if errors.Is(err, net.ErrClosed) {
@@ -63,19 +64,65 @@ func (s *Server) serveUDP(ctx context.Context, conn *net.UDPConn) error {
 		if i%yieldEvery == 0 {
 			runtime.Gosched()
 		}
-		client := clientAddr(from)
-		if n > maxQuery || !s.sources.known(client, time.Now()) || !s.queue.places.take(client) {
+		client, now := clientAddr(from), time.Now()
+		if n > maxQuery || !s.sources.known(client, now) {
+			continue
+		}
+		if out := r.atOnce(client, buf[:n], now); out != nil {
+			if _, err := conn.WriteToUDPAddrPort(out, from); err != nil {
+				s.log.Debug("dns answer not sent", "err", err)
+			}
+			continue
+		}
+		if !s.queue.places.take(client) {
 			continue
 		}
 		packet := bytes.Clone(buf[:n])
 		s.queue.add(client, func(sl *slot) {
-			if out := s.respond(&request{ctx: ctx, client: client, slot: sl}, packet); out != nil {
+			if out := s.respond(&request{ctx: ctx, client: client, began: now, slot: sl}, packet); out != nil {
 				if _, err := conn.WriteToUDPAddrPort(out, from); err != nil {
 					s.log.Debug("dns answer not sent", "err", err)
 				}
 			}
 		})
 	}
+}
+
+// A client gets this many answers at once in each such time, as many as the kernel lets
+// it ask for; what is more waits for its turn with the others' queries.
+const (
+	atOnceTime = 20 * time.Millisecond
+	atOnceMost = meterRate / int(time.Second/atOnceTime)
+)
+
+// reader is the state of one that reads a socket.
+type reader struct {
+	*Server
+	ctx   context.Context
+	out   []byte
+	begun time.Time
+	given map[netip.Addr]int // since then
+}
+
+// atOnce is the answer that is stored, for a client that has not had its share: to queue
+// a query costs more than such an answer. It holds until the next one.
+func (r *reader) atOnce(client netip.Addr, packet []byte, now time.Time) (out []byte) {
+	if now.Sub(r.begun) >= atOnceTime {
+		r.begun = now
+		clear(r.given)
+	}
+	if r.given[client] >= atOnceMost {
+		return nil
+	}
+	defer func() {
+		if recover() != nil {
+			out = nil // the same happens to the query in its turn, where it is told
+		}
+	}()
+	if out = r.quick(&request{ctx: r.ctx, client: client, began: now}, packet, r.out[:0], now); out != nil {
+		r.given[client]++
+	}
+	return out
 }
 
 func clientAddr(from netip.AddrPort) netip.Addr { return from.Addr().Unmap().WithZone("") }
@@ -122,9 +169,11 @@ func (s *Server) converse(ctx context.Context, conn net.Conn, client netip.Addr)
 		if err != nil || !s.queue.places.take(client) {
 			return
 		}
-		answer := make(chan []byte, 1)
+		came, answer := time.Now(), make(chan []byte, 1)
 		s.queue.add(client,
-			func(sl *slot) { answer <- s.respond(&request{ctx: ctx, client: client, tcp: true, slot: sl}, packet) })
+			func(sl *slot) {
+				answer <- s.respond(&request{ctx: ctx, client: client, tcp: true, began: came, slot: sl}, packet)
+			})
 		out := <-answer
 		if out == nil || writeFrame(conn, out) != nil {
 			return

@@ -35,7 +35,14 @@ type Config struct {
 	// Pods are the ranges and addresses of this node's pods, as they are now.
 	// Only they and the node itself are answered.
 	Pods func() cidr.Prefixes
-	Log  *slog.Logger
+	// Search are the domains in which a pod's resolver looks for names, those of its
+	// namespace and of the cluster first; none for who has no such ones.
+	Search     func(netip.Addr) []string
+	Completion Completion
+	Upstreams  Upstreams
+	HostsFile  string  // names that are answered beside the cluster's; "" = none
+	Counts     *Counts // nil counts for nobody
+	Log        *slog.Logger
 }
 
 // Source is where the tables come from.
@@ -50,12 +57,22 @@ type Server struct {
 	zone zone
 	up   *forwarder
 
+	answers   *answerCache // of the zone
+	searches  *answerCache // completed ones
+	completer completer
+	hosts     *hosts
+	counts    *Counts
+
 	sources  sources
 	queue    *queue
 	conns    *shares // TCP connections
 	panicked sync.Once
 
 	unmetered bool // was told
+
+	mu          sync.Mutex
+	tables      *service.Tables // of the last query
+	generations uint64          // how many tables there were
 }
 
 // New touches nothing yet.
@@ -69,15 +86,26 @@ func New(cfg Config, src Source) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{
-		cfg:     cfg,
-		log:     cfg.Log,
-		zone:    zone{src: src, domain: dns.CanonicalName(cfg.Domain)},
-		up:      newForwarder(cfg.ResolvConf, cfg.Addrs),
-		sources: sources{pods: cfg.Pods},
-		queue:   newQueue(slots(), maxWaiting),
-		conns:   newShares(maxConns),
+	if cfg.Counts == nil {
+		cfg.Counts = NewCounts(cfg.Domain)
 	}
+	s := &Server{
+		cfg:       cfg,
+		log:       cfg.Log,
+		zone:      zone{src: src, domain: dns.CanonicalName(cfg.Domain)},
+		up:        newForwarder(cfg.ResolvConf, cfg.Addrs, cfg.Counts),
+		answers:   newCache(zoneMax),
+		searches:  newCache(completeMax),
+		completer: newCompleter(cfg),
+		hosts:     &hosts{file: cfg.HostsFile},
+		counts:    cfg.Counts,
+		sources:   sources{pods: cfg.Pods},
+		queue:     newQueue(slots(), maxWaiting),
+		conns:     newShares(maxConns),
+	}
+	s.up.set(cfg.Upstreams)
+	s.counts.follow(s)
+	return s
 }
 
 const listenRetry = 5 * time.Second
@@ -136,6 +164,7 @@ func (s *Server) serve(ctx context.Context) error {
 	eg.Go(func() error { <-ctx.Done(); closeAll(); return nil })
 	err := eg.Wait()
 	s.queue.running.Wait()
+	s.up.running.Wait()
 	return err
 }
 
@@ -199,6 +228,7 @@ type request struct {
 	ctx    context.Context
 	client netip.Addr
 	tcp    bool
+	began  time.Time // when it came
 	slot   *slot
 }
 
@@ -208,6 +238,7 @@ func (s *Server) respond(req *request, packet []byte) (out []byte) {
 	var q *dns.Msg
 	defer func() {
 		if p := recover(); p != nil {
+			s.counts.panics.Add(1)
 			s.panicked.Do(func() {
 				s.log.Error("a DNS query made the server panic and was answered SERVFAIL; this is told once",
 					"panic", p, "query", q, "client", req.client, "stack", string(debug.Stack()))
@@ -215,6 +246,9 @@ func (s *Server) respond(req *request, packet []byte) (out []byte) {
 			out = failure(q, packet)
 		}
 	}()
+	if out = s.quick(req, packet, nil, time.Now()); out != nil {
+		return out
+	}
 	q, wrong := parse(packet)
 	if q == nil && wrong == nil {
 		return nil
@@ -227,6 +261,7 @@ func (s *Server) respond(req *request, packet []byte) (out []byte) {
 		}
 	}
 	shorten(r, limit)
+	s.count(req, q, r)
 	out, err := r.Pack()
 	if err != nil {
 		s.log.Debug("dns answer cannot be packed", "err", err)
@@ -274,8 +309,27 @@ func udpLimit(q *dns.Msg) int {
 	return dns.MinMsgSize
 }
 
+// count counts an answer that was not stored.
+func (s *Server) count(req *request, q, r *dns.Msg) {
+	if q == nil {
+		s.counts.answered(req, rootZone, dns.TypeNone, r.Rcode)
+		return
+	}
+	zone := rootZone
+	if dns.IsSubDomain(s.zone.domain, q.Question[0].Name) {
+		zone = clusterZone
+	}
+	s.counts.answered(req, zone, q.Question[0].Qtype, r.Rcode)
+}
+
 // answer finds who answers a query.
 func (s *Server) answer(req *request, q *dns.Msg) *dns.Msg {
+	opt := q.IsEdns0()
+	if opt != nil && opt.Version() != 0 { // RFC 6891 section 6.1.3
+		r := refuse(q, dns.RcodeBadVers)
+		r.SetEdns0(maxUDP, opt.Do())
+		return r
+	}
 	if q.Question[0].Qclass != dns.ClassINET || transfers(q.Question[0].Qtype) {
 		return refuse(q, dns.RcodeNotImplemented)
 	}
@@ -283,19 +337,45 @@ func (s *Server) answer(req *request, q *dns.Msg) *dns.Msg {
 	var r *dns.Msg
 	switch {
 	case dns.IsSubDomain(s.zone.domain, name):
-		r = s.zone.answer(q, name)
-		s.chase(req, r, q)
+		r = s.inZone(req, q, name)
 	case dns.IsSubDomain("in-addr.arpa.", name) || dns.IsSubDomain("ip6.arpa.", name):
 		if r = s.zone.reverse(q, name); r == nil {
-			return s.up.forward(req, q)
+			r = s.outside(req, q, name)
 		}
 	default:
-		return s.up.forward(req, q)
+		r = s.outside(req, q, name)
 	}
-	if opt := q.IsEdns0(); opt != nil {
+	if opt != nil && r.IsEdns0() == nil {
 		r.SetEdns0(maxUDP, opt.Do())
 	}
 	return r
+}
+
+// inZone answers a name of the cluster, or what its client looks for if there is none.
+func (s *Server) inZone(req *request, q *dns.Msg, name string) *dns.Msg {
+	generation := s.generation()
+	r := s.zone.answer(q, name)
+	if r.Rcode == dns.RcodeNameError && s.completer.takes(q) {
+		if c := s.complete(req, q, name); c != nil {
+			s.keepCompleted(req.client, q, c, generation)
+			return c
+		}
+	}
+	if !s.chase(req, r, q) {
+		if opt := q.IsEdns0(); opt != nil {
+			r.SetEdns0(maxUDP, opt.Do())
+		}
+		s.keep(q, r, generation)
+	}
+	return r
+}
+
+// outside answers a name that is not the cluster's.
+func (s *Server) outside(req *request, q *dns.Msg, name string) *dns.Msg {
+	if r := s.hosts.answer(q, name, time.Now()); r != nil {
+		return r
+	}
+	return s.up.forward(req, q)
 }
 
 // transfers tells the types that ask for whole zones or are no data (RFC 6895
@@ -305,14 +385,14 @@ func transfers(qtype uint16) bool {
 }
 
 // chase adds the addresses of an ExternalName's target, as resolvers of pods
-// do not ask again (SVC-62).
-func (s *Server) chase(req *request, r, q *dns.Msg) {
+// do not ask again (SVC-62). It tells whether there is one.
+func (s *Server) chase(req *request, r, q *dns.Msg) bool {
 	if len(r.Answer) != 1 || q.Question[0].Qtype == dns.TypeCNAME {
-		return
+		return false
 	}
 	alias, ok := r.Answer[0].(*dns.CNAME)
 	if !ok {
-		return
+		return false
 	}
 	sub := new(dns.Msg)
 	sub.SetQuestion(alias.Target, q.Question[0].Qtype)
@@ -320,12 +400,13 @@ func (s *Server) chase(req *request, r, q *dns.Msg) {
 	if name := strings.ToLower(alias.Target); dns.IsSubDomain(s.zone.domain, name) {
 		found = s.zone.answer(sub, name)
 	} else {
-		found = s.up.forward(req, sub)
+		found = s.outside(req, sub, name)
 	}
 	if found.Rcode == dns.RcodeServerFailure {
 		r.Rcode = found.Rcode
 	}
 	r.Answer = append(r.Answer, found.Answer...)
+	return true
 }
 
 func refuse(q *dns.Msg, rcode int) *dns.Msg {

@@ -47,6 +47,7 @@ type Agent struct {
 	NetworkProgramming      *Durations
 	// ProxyHealthz and ProxyLivez count the answers of these pages by their status.
 	ProxyHealthz, ProxyLivez *Counts
+	DNS                      interface{ Show(*Page) } // nil where no names are answered
 }
 
 // Calls counts calls of a method, and those that failed, by version of the API.
@@ -200,6 +201,9 @@ func (a *Agent) Show(p *Page) {
 	for _, d := range []*Durations{a.PodWorker, a.PodStart, a.RuntimeDurations, a.Cgroups, a.Storage, a.CSI,
 		a.DeviceAllocations, a.Claims, a.ClaimCalls, a.RequestDurations, a.ProxySync, a.NetworkProgramming} {
 		d.Show(p)
+	}
+	if a.DNS != nil {
+		a.DNS.Show(p)
 	}
 }
 

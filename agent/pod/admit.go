@@ -244,8 +244,12 @@ func (w *worker) refusal(p *corev1.Pod) (v *record.Verdict, waits bool) {
 		return v, false
 	}
 	others := w.m.others(p, true)
-	if v = Admit(p, others, w.m.withoutPlugged(node), w.m.Host.Allocatable); v == nil {
+	node = w.m.withoutPlugged(node)
+	if v = Admit(p, others, node, w.m.Host.Allocatable); v == nil {
 		return nil, false
+	}
+	if Admit(p, others, node, nil) != nil { // room alone would not help
+		return v, false
 	}
 	return v, w.makeRoom(p, others)
 }

@@ -133,7 +133,7 @@ func distance(p *corev1.Pod, need map[corev1.ResourceName]int64) (misses, beyond
 // makeRoom ends pods for p, which the node has no room for beside the others, unless enough
 // of these end anyway. It tells whether p is to wait for their end.
 func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod) bool {
-	if !critical(p) {
+	if !critical(p) || len(lacks(p, others, w.m.Host.Allocatable)) == 0 {
 		return false
 	}
 	ending := w.m.ending()

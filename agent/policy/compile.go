@@ -429,8 +429,11 @@ func (c *compiler) remembered(t *table, recipe string, build func() *chain) *cha
 func (b *builder) finish(where string, policies []string, last func(direction) nft.Rule) *chain {
 	t, name := b.table, where
 	for i, policy := range policies {
-		if name += "/" + policy; len(name) > maxChainName && i < len(policies)-1 {
-			name = name[:maxChainName] + fmt.Sprintf("/and-%d-more", len(policies)-1-i)
+		if name += "/" + policy; len(name) > maxChainName {
+			name = name[:maxChainName]
+			if more := len(policies) - 1 - i; more > 0 {
+				name += fmt.Sprintf("/and-%d-more", more)
+			}
 			break
 		}
 	}

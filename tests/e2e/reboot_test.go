@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
@@ -81,6 +82,21 @@ func serviceAnswers(t *testing.T, s space) {
 func answersAt(address string) (bool, string) {
 	out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://"+address)
 	return err == nil && strings.HasPrefix(out, "Hello from pod app"), fmt.Sprint(out, err)
+}
+
+// named asks the node's DNS server for the address of a name.
+func named(name, want string) (ok bool, said string) {
+	q := new(dns.Msg)
+	q.SetQuestion(name, dns.TypeA)
+	err := harness.Inside(cluster.NetNS, func() error {
+		r, _, err := new(dns.Client).Exchange(q, "10.96.0.10:53")
+		if err == nil {
+			said = r.String()
+			ok = len(r.Answer) == 1 && strings.HasSuffix(r.Answer[0].String(), "\t"+want)
+		}
+		return err
+	})
+	return ok, fmt.Sprint(said, err)
 }
 
 // killDaemons ends the supervisor first, which would start the others again.
@@ -248,6 +264,9 @@ func TestRebootCutOff(t *testing.T) {
 		return strings.HasPrefix(string(data), "from-configfrom-secretey"), fmt.Sprint(string(data), err)
 	})
 	harness.Eventually(t, "its Service answers without a coordinator", func() (bool, string) { return answersAt(address) })
+	harness.Eventually(t, "its name is answered without a coordinator", func() (bool, string) {
+		return named("app."+s.ns+".svc.cluster.local.", address)
+	})
 	t.Logf("runs and answers %v after the agent's start", time.Since(began).Round(10*time.Millisecond))
 	stop()
 

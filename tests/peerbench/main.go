@@ -151,6 +151,7 @@ func steps() []step {
 		{"pods", oneNode, (*bench).pods},
 		{"pull", oneNode, (*bench).pull},
 		{"services", unshared, (*bench).services},
+		{"dns", oneNode, (*bench).names},
 		{"fail", twoNodes, (*bench).fail},
 		{"api", plane, (*bench).api},
 		{"schedule", unshared, (*bench).schedule},
