@@ -19,14 +19,14 @@ import (
 )
 
 // checkpointLimit is how long CRIU may take with one container. It is not ended with its
-// caller: what it has in its hands would not go on.
+// caller: what it has in its hands would not go on, and ends with it after this time.
 const checkpointLimit = 10 * time.Minute
 
 // errOneCheckpoint is told of a second one at the same time.
 var errOneCheckpoint = fmt.Errorf("another checkpoint of it is being made: %w", errdefs.ErrFailedPrecondition)
 
 // Checkpoint has CRIU write down a running container, which goes on, and packs that into an
-// archive. Status is what the CRI says of the container, as JSON; room is asked whether
+// archive; one after the other, on a node. Status is what the CRI says of the container, as JSON; room is asked whether
 // there is some for so many bytes more, nil: nobody is. When ctx ends before it is done,
 // nothing is left of it in the end.
 func (m *Manager) Checkpoint(ctx context.Context, id, archive string, status []byte,
@@ -46,6 +46,12 @@ func (m *Manager) Checkpoint(ctx context.Context, id, archive string, status []b
 	done := make(chan error, 1)
 	go func() {
 		defer s.dump.Unlock()
+		select {
+		case m.dumps <- struct{}{}:
+			defer func() { <-m.dumps }()
+		case <-ctx.Done():
+			return
+		}
 		done <- m.checkpoint(ctx, c, rt, archive, status, room)
 	}()
 	select {
@@ -151,8 +157,9 @@ func (m *Manager) dump(c *Container, rt oci.Runtime, w *dump.Work) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("it took longer than %v and was ended", checkpointLimit)
+	if ctx.Err() != nil { // what CRIU held does not go on by itself: its restart policy says what follows
+		return errors.Join(fmt.Errorf("it took longer than %v and was ended, and the container with it", checkpointLimit),
+			m.cfg.Cgroups.Kill(c.Cgroup))
 	}
 	why := w.Complaints()
 	if why == "" {

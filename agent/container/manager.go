@@ -44,6 +44,9 @@ type Manager struct {
 	records *checkpoint.Store[record]
 	watch   *watcher
 
+	// dumps holds a token while a checkpoint is made: each takes of the same disk.
+	dumps chan struct{}
+
 	mu  sync.RWMutex
 	all map[string]*slot
 }
@@ -52,7 +55,7 @@ type Manager struct {
 type slot struct {
 	c      *Container
 	op     sync.Mutex    // one start, stop or removal at a time
-	dump   sync.Mutex    // one checkpoint at a time
+	dump   sync.Mutex    // one checkpoint of it at a time
 	exited chan struct{} // closed when the container has exited
 	usage  diskUsage
 }
@@ -60,7 +63,7 @@ type slot struct {
 // Open reads the records and adopts what runs: process IDs, exit codes and
 // times are those of the containers, whatever happened to the agent.
 func Open(cfg Config) (*Manager, error) {
-	m := &Manager{cfg: cfg, all: map[string]*slot{}}
+	m := &Manager{cfg: cfg, all: map[string]*slot{}, dumps: make(chan struct{}, 1)}
 	// The root of a user namespace goes through RunDir to its container.
 	for d, mode := range map[string]fs.FileMode{cfg.DataDir: 0o700, cfg.RunDir: 0o711} {
 		if err := errors.Join(os.MkdirAll(d, mode), os.Chmod(d, mode)); err != nil {

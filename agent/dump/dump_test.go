@@ -123,6 +123,40 @@ func TestLayer(t *testing.T) {
 	}
 }
 
+// What an archive cannot name keeps no file out of it.
+func TestOddAttributes(t *testing.T) {
+	upper := t.TempDir()
+	write(t, upper, "file")
+	for _, name := range []string{"user.a=b", "user.c"} {
+		must(t, unix.Setxattr(filepath.Join(upper, "file"), name, []byte("x"), 0))
+	}
+	var out bytes.Buffer
+	_, err := Layer(t.Context(), &out, upper, IDs{})
+	must(t, err)
+	for r := tar.NewReader(&out); ; {
+		h, err := r.Next()
+		must(t, err)
+		if h.Name != "file" {
+			continue
+		}
+		if got := h.PAXRecords; got["SCHILY.xattr.user.c"] != "x" || len(got) > 2 { // and the time
+			t.Errorf("attributes: %v", got)
+		}
+		return
+	}
+}
+
+// What is remembered of a container's paths has a bound, whatever it makes.
+func TestRemembered(t *testing.T) {
+	l := layer{}
+	n := 0
+	for long := strings.Repeat("x", 100<<10); l.remembers(long); n++ {
+	}
+	if n < 100 || n*100<<10 > maxRemembered {
+		t.Errorf("%d paths of 100 KiB are remembered", n)
+	}
+}
+
 // Owners are those that the pod's user namespace shows.
 func TestLayerOfUserNamespace(t *testing.T) {
 	upper := t.TempDir()

@@ -52,20 +52,36 @@ func Layer(ctx context.Context, w io.Writer, upper string, ids IDs) (deleted []s
 	if err != nil {
 		return nil, fmt.Errorf("read what the container wrote: %w", err)
 	}
+	if l.some { // a part of them would be taken for all
+		l.deleted = nil
+	}
 	return l.deleted, l.tar.Close()
 }
 
 type inode struct{ dev, ino uint64 }
 
-// maxLinked is how many files with several links are told apart: the container decides how
-// many there are. Each further link is a file of its own.
-const maxLinked = 1 << 18
+// maxRemembered is how many bytes of paths are remembered: the container decides how many
+// files with several links there are, and how many were deleted. Each further link is a
+// file of its own then, and the names of what was deleted are in the layer alone.
+const maxRemembered = 16 << 20
 
 type layer struct {
-	tar     *tar.Writer
-	ids     IDs
-	first   map[inode]string // of files with several links
-	deleted []string
+	tar        *tar.Writer
+	ids        IDs
+	first      map[inode]string // of files with several links
+	deleted    []string
+	remembered int  // bytes of both
+	some       bool // not all of deleted could be
+}
+
+// remembers tells whether a path may be kept, and counts it.
+func (l *layer) remembers(path string) bool {
+	const entry = 64 // bytes beside the path, about
+	if l.remembered+len(path)+entry > maxRemembered {
+		return false
+	}
+	l.remembered += len(path) + entry
+	return true
 }
 
 func (l *layer) add(e *beneath.Entry) error {
@@ -107,7 +123,11 @@ func (l *layer) add(e *beneath.Entry) error {
 
 // gone is an overlay's mark of what was deleted from a lower layer.
 func (l *layer) gone(e *beneath.Entry) error {
-	l.deleted = append(l.deleted, "/"+e.Path)
+	if l.remembers(e.Path) {
+		l.deleted = append(l.deleted, "/"+e.Path)
+	} else {
+		l.some = true
+	}
 	dir, name := path.Split(e.Path)
 	return l.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: dir + whiteout + name, Format: tar.FormatPAX})
 }
@@ -143,25 +163,28 @@ func (l *layer) file(e *beneath.Entry, h *tar.Header) error {
 		return err
 	}
 	defer f.Close()
-	if e.Stat.Nlink > 1 && len(l.first) < maxLinked {
+	if e.Stat.Nlink > 1 && l.remembers(e.Path) {
 		l.first[id] = e.Path
 	}
 	h.Typeflag, h.Size = tar.TypeReg, e.Stat.Size
-	if _, err := l.attributes(e, h); err != nil {
-		return err
+	if _, err := l.attributes(e, h); err != nil && !errors.Is(err, unix.E2BIG) && !errors.Is(err, unix.ERANGE) {
+		return err // but more attributes than the kernel tells keep nobody from the rest
 	}
-	return appendFile(l.tar, h, f)
+	if err := appendFile(l.tar, h, f); err != nil {
+		return fmt.Errorf("/%s, %d bytes: %w", e.Path, h.Size, err)
+	}
+	return nil
 }
 
 // attributes adds the file's extended attributes to its header but the overlay's own, and
-// returns all of them.
+// those that an archive cannot name. It returns all of them.
 func (l *layer) attributes(e *beneath.Entry, h *tar.Header) (map[string]string, error) {
 	all, err := e.Xattrs(maxAttribute)
 	if err != nil {
 		return nil, err
 	}
 	for name, value := range all {
-		if strings.HasPrefix(name, overlayAttributes) {
+		if strings.HasPrefix(name, overlayAttributes) || strings.Contains(name, "=") { // no key of PAX has that
 			continue
 		}
 		if h.PAXRecords == nil {

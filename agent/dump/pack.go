@@ -89,7 +89,7 @@ func (w *Work) Pack(ctx context.Context, c Container, archive string) error {
 	if err != nil {
 		return err
 	}
-	p := packer{tar: tar.NewWriter(w.guarded(f)), now: time.Now()}
+	p := packer{tar: tar.NewWriter(w.guarded(ctx, f)), now: time.Now()}
 	p.json(metadata.ConfigDumpFile, c.Config)
 	p.bytes(metadata.SpecDumpFile, spec)
 	p.json(metadata.StatusFile, c.Status)
@@ -107,7 +107,7 @@ func (w *Work) Pack(ctx context.Context, c Container, archive string) error {
 	if p.err == nil {
 		p.err = f.Sync()
 	}
-	if err := errors.Join(p.err, f.Close()); err != nil {
+	if err := errors.Join(p.err, f.Close(), ctx.Err()); err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
 	return os.Link(part, archive)
@@ -119,24 +119,23 @@ func (w *Work) layer(ctx context.Context, c Container) (deleted []string, err er
 	if err != nil {
 		return nil, err
 	}
-	deleted, err = Layer(ctx, w.guarded(f), c.Upper, c.IDs)
+	deleted, err = Layer(ctx, w.guarded(ctx, f), c.Upper, c.IDs)
 	slices.Sort(deleted)
 	return deleted, errors.Join(err, f.Close())
 }
 
-// roomEvery is after how many bytes it is asked again whether there is room.
+// roomEvery is after how many bytes it is asked again whether there is room, and whether
+// somebody waits for the archive.
 const roomEvery = 4 << 20
 
-// guarded writes as long as there is room: a file of the container may have a size that no
-// disk has.
-func (w *Work) guarded(to io.Writer) io.Writer {
-	if w.Room == nil {
-		return to
-	}
-	return &guard{to: to, room: w.Room}
+// guarded writes as long as there is room, and somebody waits: a file of the container may
+// have a size that no disk has.
+func (w *Work) guarded(ctx context.Context, to io.Writer) io.Writer {
+	return &guard{ctx: ctx, to: to, room: w.Room}
 }
 
 type guard struct {
+	ctx   context.Context
 	to    io.Writer
 	room  func() error
 	since int
@@ -145,8 +144,13 @@ type guard struct {
 func (g *guard) Write(p []byte) (int, error) {
 	if g.since += len(p); g.since >= roomEvery {
 		g.since = 0
-		if err := g.room(); err != nil {
+		if err := g.ctx.Err(); err != nil {
 			return 0, err
+		}
+		if g.room != nil {
+			if err := g.room(); err != nil {
+				return 0, err
+			}
 		}
 	}
 	return g.to.Write(p)

@@ -208,11 +208,12 @@ func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *recor
 func (w *worker) admit(p *corev1.Pod, now time.Time) bool {
 	if len(w.rec.Containers) == 0 && w.rec.Source != SourceFile {
 		// Else it ran here before: the record was lost, not the right to run.
+		w.waitForRoom(true) // before others are looked at: one may go meanwhile
 		v, waits := w.refusal(p)
-		w.waitForRoom(waits)
 		if waits {
 			return false
 		}
+		w.waitForRoom(false)
 		if v != nil {
 			w.rec.Ended = &record.Verdict{Phase: corev1.PodFailed, Reason: v.Reason,
 				Message: "Pod was rejected: " + v.Message}
@@ -251,7 +252,7 @@ func (w *worker) refusal(p *corev1.Pod) (v *record.Verdict, waits bool) {
 	if Admit(p, others, node, nil) != nil { // room alone would not help
 		return v, false
 	}
-	return v, w.makeRoom(p, others)
+	return v, w.makeRoom(p, others, extended(w.m.Host.Allocatable, node))
 }
 
 // withoutPlugged is the Node without resources of device plugins. Who may have those is

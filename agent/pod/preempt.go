@@ -3,6 +3,7 @@ package pod
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,9 +20,10 @@ import (
 const (
 	reasonPreempting  = "Preempting"
 	messagePreempting = "Preempted in order to admit critical pod"
+	messageDisrupted  = "Pod was preempted by Kubelet to accommodate a critical pod."
 )
 
-// critical pods are those of manifests and of system-cluster-critical or above.
+// critical pods, which end for no less critical one, are those of manifests and of system-cluster-critical or above.
 func critical(p *corev1.Pod) bool {
 	source := p.Annotations["kubernetes.io/config.source"]
 	return source == SourceFile || source == "http" ||
@@ -132,26 +134,32 @@ func distance(p *corev1.Pod, need map[corev1.ResourceName]int64) (misses, beyond
 
 // makeRoom ends pods for p, which the node has no room for beside the others, unless enough
 // of these end anyway. It tells whether p is to wait for their end.
-func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod) bool {
-	if !critical(p) || len(lacks(p, others, w.m.Host.Allocatable)) == 0 {
+func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) bool {
+	if !critical(p) || len(lacks(p, others, allocatable)) == 0 {
 		return false
 	}
 	ending := w.m.ending()
 	staying := slices.DeleteFunc(slices.Clone(others), func(o *corev1.Pod) bool {
 		return ending[o.UID] || o.DeletionTimestamp != nil
 	})
-	if len(lacks(p, staying, w.m.Host.Allocatable)) == 0 {
-		return len(staying) < len(others)
+	if len(lacks(p, staying, allocatable)) == 0 {
+		return true
 	}
-	list := victims(p, staying, w.m.Host.Allocatable)
+	list := victims(p, staying, allocatable)
+	if len(list) == 0 {
+		return false
+	}
+	var names []string
 	for _, v := range list {
-		w.m.Log.Warn("a pod ends to make room for a critical one", "pod", v.Namespace+"/"+v.Name,
-			"critical", p.Namespace+"/"+p.Name)
+		names = append(names, v.Namespace+"/"+v.Name)
 		w.m.Events.Event(v, "", corev1.EventTypeWarning, reasonPreempting, messagePreempting)
 		w.m.Evict(v.UID, record.Verdict{Phase: corev1.PodFailed, Reason: reasonPreempting, Message: messagePreempting},
-			&record.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: messagePreempting}, -1)
+			&record.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: messageDisrupted}, -1)
 	}
-	return len(list) > 0
+	w.m.Log.Warn("pods end to make room for a critical one", "pods", names, "critical", p.Namespace+"/"+p.Name)
+	w.m.Events.Event(p, "", corev1.EventTypeNormal, reasonPreempting,
+		"The node has no room for this pod: it starts when these have ended: "+strings.Join(names, ", "))
+	return true
 }
 
 // ending are the pods that are over, or will be soon, and have not left the node yet.

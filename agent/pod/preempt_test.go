@@ -100,7 +100,7 @@ func TestPreempt(t *testing.T) {
 		expect(t, f, "critical#0=run large#0=exit0 small#0=run")
 		ended := e.records["large"].Ended
 		if ended == nil || ended.Phase != corev1.PodFailed || ended.Reason != reasonPreempting ||
-			e.count(reasonPreempting) != 1 {
+			e.count(reasonPreempting) != 2 {
 			t.Errorf("who ended: %+v, events %q", ended, e.events)
 		}
 		if d := e.records["large"].Disrupted; d == nil || d.Reason != corev1.PodReasonTerminationByKubelet {

@@ -28,6 +28,8 @@ type clusterParsed struct {
 	subject    peers
 	rules      [2][]clusterRule
 	named      bool // a rule names a port
+	// unknown are the rules that say something which is not known here.
+	unknown []string
 }
 
 // clusterRule does its action with what a rule matches.
@@ -51,14 +53,14 @@ func parseCluster(p *policyfeed.ClusterPolicy, generation uint64) (*clusterParse
 		for _, peer := range r.From {
 			b.peer(peer.Namespaces, peer.Pods, nil)
 		}
-		out.rules[ingress] = append(out.rules[ingress], b.done())
+		out.add(ingress, b)
 	}
 	for _, r := range p.Spec.Egress {
 		b := newClusterRule(r.Action, r.Protocols)
 		for _, peer := range r.To {
 			b.peer(peer.Namespaces, peer.Pods, peer.Networks)
 		}
-		out.rules[egress] = append(out.rules[egress], b.done())
+		out.add(egress, b)
 	}
 	for _, side := range out.rules {
 		for _, r := range side {
@@ -66,6 +68,13 @@ func parseCluster(p *policyfeed.ClusterPolicy, generation uint64) (*clusterParse
 		}
 	}
 	return out, nil
+}
+
+func (p *clusterParsed) add(side int, b *clusterRuleBuilder) {
+	if b.unknown {
+		p.unknown = append(p.unknown, fmt.Sprintf("spec.%s[%d]", sideNames[side], len(p.rules[side])))
+	}
+	p.rules[side] = append(p.rules[side], b.done())
 }
 
 // clusterRuleBuilder gathers a rule. What a rule says in a way that is not known here, of a
@@ -92,23 +101,30 @@ func newClusterRule(
 func (b *clusterRuleBuilder) peer(
 	namespaces *metav1.LabelSelector, pods *networkpolicy.NamespacedPod, networks []networkpolicy.CIDR,
 ) {
-	for _, n := range networks {
-		p, err := netip.ParsePrefix(string(n))
-		if err != nil || p.Addr().Is4In6() {
-			b.unknown = true
-			continue
-		}
-		b.blocks = append(b.blocks, spanOf(p))
-	}
-	if len(networks) > 0 {
-		return
-	}
-	s, ok := clusterPeers(namespaces, pods)
-	if !ok {
+	if !knownPeer(namespaces, pods, networks) {
 		b.unknown = true
 		return
 	}
-	b.peers = append(b.peers, s)
+	for _, n := range networks {
+		b.blocks = append(b.blocks, spanOf(netip.MustParsePrefix(string(n))))
+	}
+	if s, ok := clusterPeers(namespaces, pods); ok {
+		b.peers = append(b.peers, s)
+	}
+}
+
+// knownPeer tells whether a peer says what is known here, and no more.
+func knownPeer(
+	namespaces *metav1.LabelSelector, pods *networkpolicy.NamespacedPod, networks []networkpolicy.CIDR,
+) bool {
+	if len(networks) == 0 {
+		_, ok := clusterPeers(namespaces, pods)
+		return ok
+	}
+	return !slices.ContainsFunc(networks, func(n networkpolicy.CIDR) bool {
+		p, err := netip.ParsePrefix(string(n))
+		return err != nil || p.Addr().Is4In6()
+	})
 }
 
 func (b *clusterRuleBuilder) done() clusterRule {
@@ -209,6 +225,10 @@ func (c *compiler) parseCluster(name string, p *policyfeed.ClusterPolicy) *clust
 	if err != nil {
 		c.log.Warn("a ClusterNetworkPolicy cannot be read; it has no effect", "policy", name, "err", err)
 		return nil
+	}
+	if len(now.unknown) > 0 {
+		c.log.Warn("rules of a ClusterNetworkPolicy have peers or protocols that are not known here: those that accept "+
+			"match nothing, others deny everything", "policy", name, "rules", now.unknown)
 	}
 	return now
 }

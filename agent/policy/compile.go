@@ -419,10 +419,18 @@ func (c *compiler) remembered(t *table, recipe string, build func() *chain) *cha
 		return x
 	}
 	x := build()
+	if len(x.recipes) == maxRecipes { // of policies that changed since, most of them
+		delete(t.recipes, x.recipes[0])
+		x.recipes = x.recipes[1:]
+	}
 	x.recipes = append(x.recipes, recipe)
 	t.recipes[recipe] = x
 	return x
 }
+
+// maxRecipes is how many recipes of a chain are remembered: each change of a policy is one
+// more, also where the chain stays the same.
+const maxRecipes = 16
 
 // finish makes the chain, or finds one that says the same. Its name begins with where its
 // policies are; last is what becomes of what no rule matches.

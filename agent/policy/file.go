@@ -21,8 +21,6 @@ import (
 const (
 	// saveAfter gathers changes before they are written: what a power cut may take.
 	saveAfter = 200 * time.Millisecond
-	// lineMost is the most objects in a line: what encoding takes in memory.
-	lineMost = 256
 	// appendMost is how many changes are added before the file is written anew, if there
 	// are fewer objects than that; else as many as there are.
 	appendMost = 1000
@@ -144,14 +142,7 @@ func (e *Engine) save() {
 
 // snapshot is a world with what is pending, as a coordinator tells it.
 func snapshot(w *World, pending delta) []*policyfeed.Update {
-	out := []*policyfeed.Update{{Reset: true, More: true}}
-	n := 0
-	line := func() *policyfeed.Update {
-		if n++; n%lineMost == 0 {
-			out = append(out, &policyfeed.Update{More: true})
-		}
-		return out[len(out)-1]
-	}
+	b := policyfeed.NewBatch(policyfeed.Update{Reset: true})
 	merged := w.Clone()
 	for k, p := range pending.policies {
 		if delete(merged.Policies, k); p != nil {
@@ -174,25 +165,25 @@ func snapshot(w *World, pending delta) []*policyfeed.Update {
 		}
 	}
 	for _, p := range merged.Policies {
-		u := line()
+		u := b.Line(p)
 		u.Policies = append(u.Policies, *p)
 	}
 	for _, p := range merged.Cluster {
-		u := line()
+		u := b.Line(p)
 		u.ClusterPolicies = append(u.ClusterPolicies, *p)
 	}
 	for name, labels := range merged.Namespaces {
-		u := line()
-		u.Namespaces = append(u.Namespaces, policyfeed.Namespace{Name: name, Labels: labels})
+		n := policyfeed.Namespace{Name: name, Labels: labels}
+		u := b.Line(n)
+		u.Namespaces = append(u.Namespaces, n)
 	}
 	for id, p := range merged.Pods {
 		if id.UID == "" {
-			u := line()
+			u := b.Line(p)
 			u.Pods = append(u.Pods, *p)
 		}
 	}
-	out[len(out)-1].More = false
-	return out
+	return b.Lines
 }
 
 // write replaces the file in one step, or adds to it.

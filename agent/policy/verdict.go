@@ -152,29 +152,50 @@ type clusterMatch struct {
 func (w *World) clusterRules(
 	spec *networkpolicy.ClusterNetworkPolicySpec, egress bool, p Packet,
 ) (out []clusterMatch) {
+	// What is not known here is closed, as in the compiler.
+	add := func(name string, action networkpolicy.ClusterNetworkPolicyRuleAction, known, matches bool) {
+		switch {
+		case known:
+			out = append(out, clusterMatch{name, action, matches})
+		case action == networkpolicy.ClusterNetworkPolicyRuleActionAccept:
+			out = append(out, clusterMatch{name, action, false})
+		default:
+			out = append(out, clusterMatch{name, networkpolicy.ClusterNetworkPolicyRuleActionDeny, true})
+		}
+	}
 	if !egress {
 		from := w.podAt(p.From)
 		for _, r := range spec.Ingress {
-			isPeer := slices.ContainsFunc(r.From, func(peer networkpolicy.ClusterNetworkPolicyIngressPeer) bool {
-				return from != nil && w.clusterSelects(peer.Namespaces, peer.Pods, from)
-			})
-			out = append(out, clusterMatch{r.Name, r.Action, isPeer && w.clusterPorts(r.Protocols, p, true)})
+			known, isPeer := knownProtocols(r.Protocols), false
+			for _, peer := range r.From {
+				known = known && knownPeer(peer.Namespaces, peer.Pods, nil)
+				isPeer = isPeer || from != nil && w.clusterSelects(peer.Namespaces, peer.Pods, from)
+			}
+			add(r.Name, r.Action, known, isPeer && w.clusterPorts(r.Protocols, p, true))
 		}
 		return out
 	}
 	to := w.podAt(p.To)
 	for _, r := range spec.Egress {
-		asPod, asAddress := false, false
+		known, asPod, asAddress := knownProtocols(r.Protocols), false, false
 		for _, peer := range r.To {
+			known = known && knownPeer(peer.Namespaces, peer.Pods, peer.Networks)
 			asPod = asPod || to != nil && w.clusterSelects(peer.Namespaces, peer.Pods, to)
 			asAddress = asAddress || slices.ContainsFunc(peer.Networks, func(n networkpolicy.CIDR) bool {
 				prefix, err := netip.ParsePrefix(string(n))
 				return err == nil && prefix.Contains(p.To)
 			})
 		}
-		out = append(out, clusterMatch{r.Name, r.Action, (asPod || asAddress) && w.clusterPorts(r.Protocols, p, asPod)})
+		add(r.Name, r.Action, known, (asPod || asAddress) && w.clusterPorts(r.Protocols, p, asPod))
 	}
 	return out
+}
+
+func knownProtocols(list []networkpolicy.ClusterNetworkPolicyProtocol) bool {
+	return !slices.ContainsFunc(list, func(p networkpolicy.ClusterNetworkPolicyProtocol) bool {
+		_, ok := clusterPorts(p)
+		return !ok
+	})
 }
 
 func (w *World) clusterSelects(

@@ -175,10 +175,11 @@ func (w *walker) clusterPolicy(name string) policyfeed.ClusterPolicy {
 		blocks := false
 		for range 1 + w.IntN(2) {
 			var peer networkpolicy.ClusterNetworkPolicyEgressPeer
-			switch w.IntN(3) {
-			case 0:
+			switch w.IntN(7) {
+			case 6: // of a later version
+			case 0, 4:
 				peer.Namespaces = w.spaceSelector()
-			case 1:
+			case 1, 5:
 				peer.Pods = w.namespacedPod()
 			default:
 				blocks = true

@@ -25,9 +25,6 @@ import (
 	"github.com/shoal-project/shoal/agent/policyfeed"
 )
 
-// lineMost is the most objects in a line.
-const lineMost = 256
-
 // Hub has what agents are told, and who listens. Its zero value is not ready; use New.
 type Hub struct {
 	log        *slog.Logger
@@ -335,35 +332,25 @@ func (h *Hub) lines() [][]byte {
 	if h.whole != nil {
 		return h.whole
 	}
-	updates := []*policyfeed.Update{{Reset: true}}
-	n := 0
-	line := func() *policyfeed.Update {
-		last := updates[len(updates)-1]
-		if n++; n > lineMost {
-			n = 1
-			last.More = true
-			last = &policyfeed.Update{}
-			updates = append(updates, last)
-		}
-		return last
-	}
+	b := policyfeed.NewBatch(policyfeed.Update{Reset: true})
 	for _, p := range sorted(h.policies) {
-		u := line()
+		u := b.Line(p)
 		u.Policies = append(u.Policies, *p)
 	}
 	for _, p := range sorted(h.cluster) {
-		u := line()
+		u := b.Line(p)
 		u.ClusterPolicies = append(u.ClusterPolicies, *p)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.namespaces)) {
-		u := line()
-		u.Namespaces = append(u.Namespaces, *h.namespaces[name])
+		n := h.namespaces[name]
+		u := b.Line(n)
+		u.Namespaces = append(u.Namespaces, *n)
 	}
 	for _, p := range sorted(h.pods) {
-		u := line()
+		u := b.Line(p)
 		u.Pods = append(u.Pods, *p)
 	}
-	for _, u := range updates {
+	for _, u := range b.Lines {
 		h.whole = append(h.whole, h.encode(u))
 	}
 	return h.whole

@@ -459,7 +459,7 @@ func TestBehind(t *testing.T) {
 
 func TestManyLines(t *testing.T) {
 	h := &Hub{log: slog.New(slog.DiscardHandler), pods: map[policyfeed.Key]*policyfeed.Pod{}}
-	for i := range 3*lineMost - 1 {
+	for i := range 3*policyfeed.BatchObjects - 1 {
 		p := policyfeed.PodOf(pod(fmt.Sprint("p", i), nil), []string{"10.0.0.1"})
 		h.pods[p.Key] = p
 	}
@@ -469,7 +469,7 @@ func TestManyLines(t *testing.T) {
 	}
 	for i, line := range lines {
 		u, err := policyfeed.Decode(line)
-		most := min(lineMost, 3*lineMost-1-i*lineMost)
+		most := min(policyfeed.BatchObjects, 3*policyfeed.BatchObjects-1-i*policyfeed.BatchObjects)
 		if err != nil || u.Reset != (i == 0) || u.More != (i < 2) || len(u.Pods) != most {
 			t.Errorf("line %d: reset %v, more %v, %d pods, %v", i, u.Reset, u.More, len(u.Pods), err)
 		}
