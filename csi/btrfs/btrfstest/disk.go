@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // Disk is where a new file system of that size is mounted until the test ends.
@@ -37,9 +38,15 @@ func Disk(t *testing.T, size int64) string {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", at).CombinedOutput(); err != nil {
-			t.Errorf("unmount %s: %v: %s", at, err, out)
+		var out []byte
+		var err error
+		for range 100 { // a process that was killed may hold a file of it for a moment
+			if out, err = exec.Command("umount", at).CombinedOutput(); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
+		t.Errorf("unmount %s: %v: %s", at, err, out)
 	})
 	return at
 }
