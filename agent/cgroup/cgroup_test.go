@@ -154,7 +154,13 @@ func TestSystemdMakesGroups(t *testing.T) {
 	}
 	top := r.Driver().Child("", fmt.Sprintf("shoaltest%d", os.Getpid()))
 	path := r.Driver().Child(top, "burstable", "pod1")
-	t.Cleanup(func() { _ = r.Kill(top); _ = r.Delete(top) })
+	t.Cleanup(func() {
+		_ = r.Kill(top)
+		_ = r.Delete(top)
+		if r.units.conn != nil { // an agent's lives as long as the agent
+			r.units.conn.Close()
+		}
+	})
 	limit, shares := int64(64<<20), uint64(1024)
 	for range 2 {
 		if err := r.Ensure(path, Resources{MemoryLimit: &limit, CPUShares: &shares}); err != nil {
