@@ -87,7 +87,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup(), policy.Cleanup(policyTable(cfg)))
 		if cfg.Proxy() {
-			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, log).Cleanup(),
+			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, nil, log).Cleanup(),
 				newDNS(cfg, nil, clients{}, nil, log).Cleanup())
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/agent/withdraw"
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/csi"
 )
@@ -186,6 +187,8 @@ func build(
 	said.layers.Store(layers)
 	vouchBy(guard, cfg.NodeName, group)
 	services := newServices(cfg, facts, server, log)
+	ends := newWithdrawals(cfg, group, log)
+	said.endpoints.Store(ends)
 	objects, tokens := newObjects(kept, server, log)
 	storage := newStorageObjects(ctx, server, log)
 	shown := newCSINode(cfg, server, log)
@@ -253,6 +256,7 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	withdrawPods(b, ends, p.pods)
 	storage.Silent = p.offline.Silent
 	refresher := newRefresher(drivers, storage, log)
 	storage.Changed = func() {
@@ -313,7 +317,8 @@ func build(
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, layers: layers, node: self, certificate: show,
 		csiNode: shown, eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
-		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
+		ends: ends, plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers,
+		local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
@@ -358,7 +363,8 @@ type whole struct {
 	group   *gossip.Group // nil without a port for it
 	layers  *peer.Peers   // nil: layers of images are not shared
 	node    *node.Manager
-	kubelet *server.Server // nil without a port for it
+	ends    *withdraw.Manager // nil where the proxy is another's
+	kubelet *server.Server    // nil without a port for it
 	// csiNode is nil without an API.
 	csiNode *node.CSINode
 	plugins *plugins.Watcher
@@ -476,7 +482,8 @@ func (n whole) gossipTasks() []task {
 
 func (n whole) serviceTasks() []task {
 	list := []task{{"proxy", func(ctx context.Context) error {
-		return newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.log).Run(ctx, n.services)
+		p := newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.ends.Programmed, n.log)
+		return p.Run(ctx, n.services)
 	}}}
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list

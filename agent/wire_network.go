@@ -107,6 +107,7 @@ func newGossip(
 	}
 	c.Meta.Votes = c.Trust != nil
 	c.Meta.Layers = c.Trust != nil && answers.shares
+	c.Meta.Proxies = c.Trust != nil && cfg.Proxy()
 	c.Answer = answers.answer
 	return gossip.New(c)
 }
@@ -143,7 +144,7 @@ func proxyStatus(b base) proxy.Status {
 // newProxy leads Services' traffic; without members it knows this node only.
 func newProxy(
 	cfg *config.Config, facts host.Facts, group *gossip.Group, counts *metrics.Agent, status proxy.Status,
-	log *slog.Logger,
+	programmed func(*service.Tables), log *slog.Logger,
 ) *proxy.Proxy {
 	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
 	for _, p := range ownPorts(cfg) {
@@ -168,6 +169,7 @@ func newProxy(
 		Syncs:        counts.ProxySync,
 		Programming:  counts.NetworkProgramming,
 		Status:       status,
+		Programmed:   programmed,
 		Timeouts: proxy.Timeouts{
 			Established: cfg.Conntrack.TCPEstablishedTimeout.Duration,
 			CloseWait:   cfg.Conntrack.TCPCloseWaitTimeout.Duration,

@@ -17,6 +17,7 @@ import (
 	"github.com/shoal-project/shoal/agent/image/peer"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/runtime"
+	"github.com/shoal-project/shoal/agent/withdraw"
 )
 
 // answers are to what other members of the gossip ask.
@@ -24,6 +25,8 @@ type answers struct {
 	votes  *fence.Voter
 	shares bool                       // layers will be shared, where members are verified
 	layers atomic.Pointer[peer.Peers] // nil: layers are not shared
+	// endpoints is nil where no proxy of ours leads traffic.
+	endpoints atomic.Pointer[withdraw.Manager]
 }
 
 func (a *answers) answer(member string, role gossip.Role, question []byte) []byte {
@@ -33,6 +36,13 @@ func (a *answers) answer(member string, role gossip.Role, question []byte) []byt
 			return nil
 		}
 		return layers.Answer(member, question)
+	}
+	if len(question) > 0 && question[0] == withdraw.Magic {
+		endpoints := a.endpoints.Load()
+		if endpoints == nil || role != gossip.RoleAgent {
+			return nil
+		}
+		return endpoints.Answer(question)
 	}
 	return a.votes.Answer(member, role == gossip.RoleCoordinator, question)
 }

@@ -56,7 +56,7 @@ var layers = []struct {
 	{"decision", []string{
 		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy", "agent/provision", "agent/proxy",
 		"agent/server",
-		"agent/service", "agent/shutdown", "agent/source", "agent/status",
+		"agent/service", "agent/shutdown", "agent/source", "agent/status", "agent/withdraw",
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},
 	{"wiring",
@@ -84,6 +84,7 @@ var siblings = map[string][]string{
 	"agent/pod":                    {"agent/pod/launch"},
 	"agent/proxy":                  {"agent/service"},
 	"agent/dns":                    {"agent/service"},
+	"agent/withdraw":               {"agent/service"},
 	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
 	"coordinator/registry/kind":    {"coordinator/registry/gated"},
 	"coordinator/registry/podspec": {"coordinator/registry/fieldrule"},

@@ -233,6 +233,11 @@ type Config struct {
 	P2PImages           *bool  `json:"p2pImages,omitempty"`
 	P2PImagesUploadRate string `json:"p2pImagesUploadRate,omitempty"`
 
+	// EndpointRemovalWait bounds how long a pod that ends behind a Service runs on until no
+	// node sends new connections to it, half of its grace period in any case; 0: it is told
+	// to end at once. A pod's annotation says another time (agent/withdraw).
+	EndpointRemovalWait metav1.Duration `json:"endpointRemovalWait"`
+
 	// WatchdogDevice is written to while pods that must be stopped in time are as they
 	// should be (docs/fencing.md); empty: none. ResetUnstoppable resets the machine when
 	// they cannot be stopped.
@@ -424,6 +429,7 @@ func Default() Config {
 		SeccompDefault:            &yes,
 		PodPidsLimit:              &pids,
 		P2PImagesUploadRate:       "100Mi",
+		EndpointRemovalWait:       metav1.Duration{Duration: 5 * time.Second},
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
 		MaxContainerRestartPeriod: metav1.Duration{Duration: 5 * time.Minute},

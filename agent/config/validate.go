@@ -120,6 +120,9 @@ func (c *Config) Validate() error {
 	if d := c.MaxContainerRestartPeriod.Duration; d < time.Second || d > 5*time.Minute {
 		bad("maxContainerRestartPeriod", "%s: between 1s and 5m", d)
 	}
+	if d := c.EndpointRemovalWait.Duration; d < 0 {
+		bad("endpointRemovalWait", "%s: 0s has pods end at once, 5s waits so long at most", d)
+	}
 	if n := c.PodPidsLimit; n != nil && (*n == 0 || *n < -1) {
 		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
 	}

@@ -27,6 +27,7 @@ type Meta struct {
 	Leaving bool   // a planned end has begun: send no new traffic
 	Votes   bool   // it knows how nodes vouch for each other (agent/fence)
 	Layers  bool   // it shares layers of images (agent/image/peer)
+	Proxies bool   // it says where its proxy leads traffic (agent/withdraw)
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -62,6 +63,7 @@ const (
 	tagNode      = 10
 	tagVotes     = 11
 	tagLayers    = 12
+	tagProxies   = 13
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -94,6 +96,9 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	}
 	if s.Layers {
 		b = appendField(b, tagLayers, []byte{1})
+	}
+	if s.Proxies {
+		b = appendField(b, tagProxies, []byte{1})
 	}
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
@@ -202,6 +207,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Votes = len(v) == 1 && v[0] == 1
 	case tagLayers:
 		s.Layers = len(v) == 1 && v[0] == 1
+	case tagProxies:
+		s.Proxies = len(v) == 1 && v[0] == 1
 	}
 	return nil
 }

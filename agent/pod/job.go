@@ -153,21 +153,38 @@ func (w *worker) postStart(ctx context.Context, p *corev1.Pod, a Action) func() 
 	}
 }
 
-// stop ends one container: its preStop hook, the wait for its turn, if it is to wait, and
-// then the signal share the grace period.
-func (w *worker) stop(ctx context.Context, p *corev1.Pod, a Action, turn <-chan struct{}) func() {
+// withdraw begins to take a pod that ends from where traffic comes from, and returns what is
+// closed when that is over: at the latest after half of the grace period. A container that
+// is stopped to start again, or with no grace, waits for nothing.
+func (w *worker) withdraw(p *corev1.Pod, o *record.Observed, a Action) []<-chan struct{} {
+	sb := o.Sandbox()
+	if w.m.Withdraw == nil || w.rec.Stopping == nil || a.Grace == 0 || sb == nil {
+		return nil
+	}
+	if w.withdrawn == nil {
+		w.withdrawn = make(chan struct{})
+		bound := min(w.m.WithdrawTime(p), time.Duration(a.Grace)*time.Second/2)
+		go func(done chan<- struct{}) {
+			defer close(done)
+			ctx, cancel := context.WithTimeout(w.m.ctx, bound)
+			defer cancel()
+			w.m.Withdraw(ctx, p, sb.ID)
+		}(w.withdrawn)
+	}
+	return []<-chan struct{}{w.withdrawn}
+}
+
+// stop ends one container: its preStop hook, what it waits for before it is told, and then
+// the signal share the grace period.
+func (w *worker) stop(ctx context.Context, p *corev1.Pod, a Action, before []<-chan struct{}) func() {
 	w.m.Events.Event(p, a.Name, corev1.EventTypeNormal, "Killing", a.Message)
 	grace, began := a.Grace, time.Now()
 	over := time.NewTimer(time.Duration(grace) * time.Second)
 	defer over.Stop()
-	var before []<-chan struct{}
 	if c := record.FindContainer(p, a.Name); c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && grace > 0 {
 		hooked, end := w.preStop(ctx, p, c, a.ID)
 		defer end()
 		before = append(before, hooked)
-	}
-	if turn != nil {
-		before = append(before, turn)
 	}
 	for _, done := range before {
 		select {

@@ -137,6 +137,11 @@ type Manager struct {
 	// Refuse tells why the node takes no pods at all now, nil when it does;
 	// nil itself: it always does.
 	Refuse func() *record.Verdict
+	// Withdraw returns when nobody sends anything new to a pod that ends, whose sandbox is
+	// given, and what it was asked is answered, or with ctx: then its containers are told.
+	// WithdrawTime bounds it; nil: nobody waits.
+	Withdraw     func(ctx context.Context, p *corev1.Pod, sandbox string)
+	WithdrawTime func(p *corev1.Pod) time.Duration
 	// Permit lets a container start that must not run everywhere, or tells why not now;
 	// nil: all may.
 	Permit func(context.Context, *corev1.Pod) error

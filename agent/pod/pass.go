@@ -307,7 +307,11 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 		if a.Wait {
 			turn = make(chan struct{})
 		}
-		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, a, turn) })
+		before := w.withdraw(p, o, a)
+		if turn != nil {
+			before = append(before, turn)
+		}
+		w.begin(ctx, a.ID, a, func(ctx context.Context) func() { return w.stop(ctx, p, a, before) })
 		if j := w.busy[a.ID]; a.Wait && j.kind == Stop {
 			j.turn = turn
 		}

@@ -30,11 +30,14 @@ type worker struct {
 	shown            shown
 
 	// Of the goroutine alone.
-	rec         *record.Pod
-	recorded    bool        // rec tells of all that was: it was kept, or recalled
-	recalled    bool        // what the API has of the pod of a manifest was looked at
-	specified   *corev1.Pod // what shown.allocated was made of
-	busy        map[string]*job
+	rec       *record.Pod
+	recorded  bool        // rec tells of all that was: it was kept, or recalled
+	recalled  bool        // what the API has of the pod of a manifest was looked at
+	specified *corev1.Pod // what shown.allocated was made of
+	busy      map[string]*job
+	// withdrawn is closed when the containers of a pod that ends may be told; nil until
+	// the first of them is to be.
+	withdrawn   chan struct{}
 	timer       *time.Timer
 	retry       time.Time // when to look again for what failed; zero: it did not
 	failure     string    // the last that was told

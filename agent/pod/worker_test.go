@@ -562,3 +562,56 @@ func TestManifestAfterShutdown(t *testing.T) {
 		})
 	}
 }
+
+// A pod that ends is told when nobody sends to it any more, after half of its grace period
+// at the latest, and each container the moment that its hook has ended, too. A container that
+// is stopped to start again waits for nothing, and neither does one without grace.
+func TestWithdraw(t *testing.T) {
+	const stay, done = "a#0=run", ""
+	for name, c := range map[string]struct {
+		bound, takes time.Duration
+		grace        int64
+		gone         time.Duration // when it is told
+	}{
+		"soon":             {bound: 5 * time.Second, takes: time.Second, grace: 30, gone: time.Second},
+		"nobody lets go":   {bound: 5 * time.Second, takes: time.Hour, grace: 30, gone: 5 * time.Second},
+		"a short time":     {bound: 5 * time.Second, takes: time.Hour, grace: 4, gone: 2 * time.Second},
+		"killed":           {bound: 5 * time.Second, takes: time.Hour, grace: 0},
+		"it is turned off": {takes: time.Hour, grace: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+				m, stop := start(t, dir, f, e)
+				defer stop()
+				m.WithdrawTime = func(*corev1.Pod) time.Duration { return c.bound }
+				m.Withdraw = func(ctx context.Context, _ *corev1.Pod, sandbox string) {
+					if sandbox == "" {
+						t.Error("no sandbox was told")
+					}
+					select {
+					case <-ctx.Done():
+					case <-time.After(c.takes):
+					}
+				}
+				p := testPod(corev1.RestartPolicyAlways, "a")
+				m.Update(p, SourceAPI)
+				expect(t, f, stay)
+				q := p.DeepCopy()
+				now := metav1.Now()
+				q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, &c.grace
+				m.Update(q, SourceAPI)
+				if c.gone > 0 {
+					time.Sleep(c.gone - time.Millisecond)
+					expect(t, f, stay)
+					time.Sleep(2 * time.Millisecond)
+				}
+				synctest.Wait()
+				if got := f.String(); got != done && !strings.HasPrefix(got, "a#0=exit") {
+					t.Errorf("runtime has %q, though nothing holds it", got)
+				}
+			})
+		})
+	}
+}

@@ -34,9 +34,11 @@ type Config struct {
 	// Syncs takes how long changes of the kernel's rules took, Programming how long
 	// after what brought them about they were made; nil: nobody asks.
 	Syncs, Programming *metrics.Durations
-	Status             Status
-	Timeouts           Timeouts
-	Log                *slog.Logger
+	// Programmed hears of the tables that the kernel holds from then on; nil: nobody does.
+	Programmed func(*service.Tables)
+	Status     Status
+	Timeouts   Timeouts
+	Log        *slog.Logger
 }
 
 // family is the proxy's in metrics.
@@ -151,6 +153,9 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			} else {
 				delay = 0
 				p.progress.done(time.Now())
+				if p.cfg.Programmed != nil {
+					p.cfg.Programmed(next)
+				}
 				p.setTimeouts()
 				for _, t := range triggers {
 					p.cfg.Programming.Since(t, family)

@@ -392,7 +392,12 @@ func (p *picker) cluster() Route {
 	} else {
 		ready = p.hinted(ready)
 	}
-	return Route{Backends: p.backends(ready)}
+	return Route{Backends: p.backends(ready), Last: last(ready)}
+}
+
+// last tells whether what was chosen ends, or its node does: there was nothing better.
+func last(chosen []endpoint) bool {
+	return len(chosen) > 0 && (chosen[0].down || !chosen[0].ready)
 }
 
 // lasting are the endpoints that serve, whether they end or are hinted for others, and
@@ -436,7 +441,7 @@ func (p *picker) local() Route {
 		chosen = filter(here, func(e *endpoint) bool { return e.terminating })
 	}
 	usable := slices.ContainsFunc(p.eps, func(e endpoint) bool { return e.ready || e.terminating })
-	return Route{Backends: p.backends(chosen), Drop: usable}
+	return Route{Backends: p.backends(chosen), Drop: usable, Last: last(chosen)}
 }
 
 func (p *picker) backends(eps []endpoint) []Backend {

@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"cmp"
+	"net/netip"
 	"slices"
 	"unique"
 
@@ -56,7 +57,7 @@ func (s *Source) putSlice(o *discoveryv1.EndpointSlice) {
 		return
 	}
 	s.triggered(o)
-	data, err := neededOfSlice(o).Marshal()
+	data, err := neededOfSlice(o, s.cfg.Node).Marshal()
 	if err != nil {
 		s.log.Error("cannot hold an EndpointSlice", "slice", id, "err", err)
 		return
@@ -144,6 +145,43 @@ func (s *Source) decodeSlice(h heldSlice) *discoveryv1.EndpointSlice {
 	return o
 }
 
+// EndpointsOf are a pod of this node's endpoints, by its namespace and name, ready or not, behind
+// Services that a proxy leads traffic to.
+func (s *Source) EndpointsOf(pod Key) (out []EndpointOf) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k, held := range s.slices {
+		if k.Namespace != pod.Namespace {
+			continue
+		}
+		for _, h := range held {
+			if slices.Contains(h.nodes, s.cfg.Node) && bytes.Contains(h.data, []byte(pod.Name)) {
+				out = appendEndpoints(out, k, s.decodeSlice(h), pod.Name)
+			}
+		}
+	}
+	return out
+}
+
+func appendEndpoints(out []EndpointOf, k Key, o *discoveryv1.EndpointSlice, pod string) []EndpointOf {
+	if o == nil || forNames(o) {
+		return out
+	}
+	ports := slicePorts(o)
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		if e.TargetRef == nil || e.TargetRef.Name != pod {
+			continue
+		}
+		for _, a := range parseAddrs(e.Addresses) {
+			for _, p := range ports {
+				out = append(out, EndpointOf{k, netip.AddrPortFrom(a, p.Number)})
+			}
+		}
+	}
+	return out
+}
+
 func nodesOf(o *discoveryv1.EndpointSlice) []string {
 	var nodes []string
 	for i := range o.Endpoints {
@@ -180,8 +218,9 @@ func neededOfService(o *corev1.Service) *corev1.Service {
 	return out
 }
 
-// neededOfSlice keeps what Build and BuildOne read.
-func neededOfSlice(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
+// neededOfSlice keeps what Build and BuildOne read, and which pods are behind the endpoints
+// of a node.
+func neededOfSlice(o *discoveryv1.EndpointSlice, node string) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name},
 		AddressType: o.AddressType}
 	out.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
@@ -193,9 +232,13 @@ func neededOfSlice(o *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
 	}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
+		kept := discoveryv1.Endpoint{
 			Addresses: e.Addresses, Conditions: e.Conditions, Hostname: e.Hostname, NodeName: e.NodeName, Hints: e.Hints,
-		})
+		}
+		if t := e.TargetRef; t != nil && t.Kind == "Pod" && e.NodeName != nil && *e.NodeName == node {
+			kept.TargetRef = &corev1.ObjectReference{Name: t.Name}
+		}
+		out.Endpoints = append(out.Endpoints, kept)
 	}
 	return out
 }

@@ -166,6 +166,7 @@ type Route struct {
 	Backends []Backend // sorted; each with the same chance
 	Drop     bool      // without backends: drop (some node has them) rather than reject
 	KeepIP   bool      // the backend must see the client's own address
+	Last     bool      // the backends end, or their nodes do: there are no better ones
 }
 
 // Backend is one address and port that takes connections.
@@ -180,6 +181,22 @@ func (b Backend) compare(a netip.AddrPort) int { return b.AddrPort.Compare(a) }
 func (r Route) Has(a netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(r.Backends, a, Backend.compare)
 	return found
+}
+
+// EndpointOf is an address and port behind a Service.
+type EndpointOf struct {
+	Service Key
+	Addr    netip.AddrPort
+}
+
+// Carries tells whether new connections go to an endpoint though there are better ones, or
+// it is as good as any.
+func (t *Tables) Carries(e EndpointOf) bool {
+	s := t.Get(e.Service)
+	return s != nil && !s.NotProxied && slices.ContainsFunc(s.Ports, func(p Port) bool {
+		return slices.ContainsFunc([]Route{p.Internal, p.External, p.Cluster},
+			func(r Route) bool { return !r.Last && r.Has(e.Addr) })
+	})
 }
 
 // Endpoint is one address behind a Service, with the ports' real numbers.
