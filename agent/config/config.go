@@ -132,6 +132,13 @@ type Config struct {
 	// that several clusters can share one host.
 	Bridge  string `json:"bridge,omitempty"`
 	NFTable string `json:"nfTable,omitempty"`
+	// PodMTU is that of pods' interfaces; 0: what fits into the node's own, and into the
+	// tunnels that it uses.
+	PodMTU int `json:"podMTU,omitempty"`
+	// VXLANPort and VXLANID are those of tunnels to nodes on other networks, the same on
+	// all nodes (RFC 7348).
+	VXLANPort int `json:"vxlanPort,omitempty"`
+	VXLANID   int `json:"vxlanID,omitempty"`
 
 	GossipPort    int      `json:"gossipPort,omitempty"`
 	GossipKeyFile string   `json:"gossipKeyFile,omitempty"`
@@ -392,6 +399,8 @@ func Default() Config {
 		ServiceCIDR: "10.96.0.0/16",
 		Bridge:      "shoal0",
 		NFTable:     "shoal",
+		VXLANPort:   4789,
+		VXLANID:     1,
 		GossipPort:  7946,
 
 		NodeLeaseDurationSeconds:  40,

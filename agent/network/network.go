@@ -35,6 +35,7 @@ type Config struct {
 	ServiceCIDRs cidr.Prefixes
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
+	Overlay      cni.Overlay
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
@@ -145,6 +146,7 @@ func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
 		ServiceCIDRs: m.cfg.ServiceCIDRs,
 		DNS:          m.cfg.DNS,
 		OwnPorts:     m.cfg.OwnPorts,
+		Overlay:      m.cfg.Overlay,
 	})
 }
 

@@ -32,11 +32,12 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	var done []cni.Peer
+	var done *neighbours
 	var told string
 	for {
 		var retry <-chan time.Time
-		peers := peersOf(g.Members())
+		members := g.Members()
+		peers := &neighbours{ownAddresses(members), peersOf(members)}
 		switch {
 		case m.ownNetwork() == nil || m.Name() != Builtin:
 			done = nil // poked when that changes
@@ -65,7 +66,22 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	}
 }
 
-func (m *Manager) syncRoutes(peers []cni.Peer) error {
+// neighbours are the node's own addresses, and the other nodes.
+type neighbours struct {
+	own   []netip.Addr
+	peers []cni.Peer
+}
+
+func ownAddresses(members []gossip.Member) []netip.Addr {
+	for _, m := range members {
+		if m.Local {
+			return m.NodeIPs
+		}
+	}
+	return nil
+}
+
+func (m *Manager) syncRoutes(to *neighbours) error {
 	m.use.RLock()
 	defer m.use.RUnlock()
 	n := m.ownNetwork()
@@ -73,7 +89,8 @@ func (m *Manager) syncRoutes(peers []cni.Peer) error {
 		return nil
 	}
 	m.made.Store(true)
-	return n.SyncRoutes(peers)
+	_, err := n.SyncPeers(to.own, to.peers)
+	return err
 }
 
 func (m *Manager) repair() {
@@ -113,7 +130,7 @@ func peersOf(members []gossip.Member) []cni.Peer {
 		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
-		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: mem.NodeIPs[via]})
+		peers = append(peers, cni.Peer{Name: mem.Name, PodCIDRs: cidrs, Via: mem.NodeIPs[via], Nodes: mem.NodeIPs})
 	}
 	return peers
 }
