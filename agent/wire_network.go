@@ -68,6 +68,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		Hold:         network.Hold,
 		MTU:          cfg.PodMTU,
 		Overlay:      newOverlay(cfg),
+		Tunnels:      newTunnels(cfg),
 		Log:          log,
 	})
 }

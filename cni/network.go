@@ -95,6 +95,7 @@ func New(cfg Config) (*Network, error) {
 		cfg.StateDir = DefaultStateDir
 	}
 	cfg.Overlay.VXLANPort = cmp.Or(cfg.Overlay.VXLANPort, DefaultVXLANPort)
+	cfg.Overlay.WireGuardPort = cmp.Or(cfg.Overlay.WireGuardPort, DefaultWireGuardPort)
 	cfg.Overlay.VXLANID = cmp.Or(cfg.Overlay.VXLANID, DefaultVXLANID)
 	served := cfg.PodCIDRs.V4()
 	if len(served) == 0 {
@@ -315,7 +316,7 @@ func (n *Network) GC(ctx context.Context, valid []podnet.Sandbox) error {
 
 // Cleanup removes everything that this network put on the node.
 func (n *Network) Cleanup() error {
-	_, err := n.SyncPeers(nil, nil)
+	_, err := n.SyncPeers(Self{}, nil)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	err = errors.Join(err, n.deleteBridge(), n.deleteTable(), removeState(n.cfg.StateDir, n.pool.dir))

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -55,6 +56,13 @@ func Choose(self, peer End, shared bool) Path {
 type Overlay struct {
 	VXLANPort uint16 // default 4789, IANA's (RFC 7348, section 5)
 	VXLANID   int    // default 1; like the port one for the cluster
+	// WireGuardPort is where this node's is reached, DefaultWireGuardPort by default.
+	WireGuardPort uint16
+	// Program is shoal-tunnel, for kernels without WireGuard, Socket where it is told what
+	// to do; empty: there is none.
+	Program, Socket string
+	// Ended is called when shoal-tunnel has ended.
+	Ended func()
 }
 
 // Defaults of Overlay.
@@ -66,12 +74,21 @@ const (
 // overlay is what a network has of tunnels on the node.
 type overlay struct {
 	mu   sync.Mutex
-	own  []netip.Addr // this node's addresses, which others reach it at
+	self Self
 	conn *nft.Conn
 	// fenced is what the tables of vxlan.go hold, by the outer family.
 	fenced map[nft.Family]string
 	begun  bool // what earlier processes left was looked for
 	most   int  // MTU of the narrowest tunnel in use; 0: none
+	// since and endpoints are what wireguard.go was told last of each peer.
+	since     map[Key]time.Time
+	endpoints map[Key]netip.AddrPort
+}
+
+// Self is this node.
+type Self struct {
+	Nodes []netip.Addr // its addresses, which others reach it at
+	Key   Key          // private, of its WireGuard; zero: it has none
 }
 
 // tunnelProtocol marks the routes through tunnels, as routeProtocol the others.
@@ -87,12 +104,11 @@ type way struct {
 }
 
 // SyncPeers makes the ways to other nodes' pods exactly these, each by its path; it
-// returns the paths by the peers' names. own are the addresses that others reach this
-// node at. Without a tunnel it costs what SyncRoutes does.
-func (n *Network) SyncPeers(own []netip.Addr, peers []Peer) (map[string]Path, error) {
+// returns the paths by the peers' names. Without a tunnel it costs what SyncRoutes does.
+func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 	n.overlay.mu.Lock()
 	defer n.overlay.mu.Unlock()
-	n.overlay.own = own
+	n.overlay.self = self
 	var direct []Peer
 	ways := map[Path][]way{}
 	paths := map[string]Path{}
@@ -114,13 +130,13 @@ func (n *Network) SyncPeers(own []netip.Addr, peers []Peer) (map[string]Path, er
 	routes := tunnelRoutes{}
 	// What leads through a tunnel from now on replaces a route, and is there before
 	// others go: no packet is without a way.
-	errs = append(errs, n.syncVXLAN(ways[VXLAN], routes))
+	errs = append(errs, n.syncVXLAN(ways[VXLAN], routes), n.syncWireGuard(ways[WireGuard], routes))
 	errs = append(errs, routes.replace(), n.SyncRoutes(direct), n.removeTunnelRoutes(routes))
-	if n.overlay.begun && len(ways[VXLAN]) == 0 && len(n.overlay.fenced) == 0 {
+	if n.overlay.begun && n.overlay.most == 0 && len(ways) == 0 {
 		n.setMost(nil)
 		return paths, errors.Join(errs...)
 	}
-	errs = append(errs, n.tidyVXLAN(ways[VXLAN]))
+	errs = append(errs, n.tidyVXLAN(ways[VXLAN]), n.tidyWireGuard(ways[WireGuard]))
 	n.overlay.begun = errors.Join(errs...) == nil
 	n.setMost(ways)
 	return paths, errors.Join(errs...)
@@ -154,7 +170,7 @@ func (n *Network) outerOf(p Peer) netip.Addr {
 
 // localOf is this node's own address of a family.
 func (n *Network) localOf(f nft.Family) netip.Addr {
-	for _, a := range n.overlay.own {
+	for _, a := range n.overlay.self.Nodes {
 		if nft.FamilyOf(a) == f {
 			return a
 		}

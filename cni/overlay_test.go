@@ -86,6 +86,7 @@ type site struct {
 	ns, node string
 	pods     netip.Prefix
 	net      *Network
+	key      Key // private
 }
 
 // routed joins this namespace and two more by a router which knows the nodes' networks
@@ -124,7 +125,7 @@ func (s site) peer() Peer {
 
 func (s site) sync(t *testing.T, peers ...Peer) {
 	t.Helper()
-	own := []netip.Addr{netip.MustParseAddr(s.node)}
+	own := Self{Nodes: []netip.Addr{netip.MustParseAddr(s.node)}, Key: s.key}
 	s.do(t, func() error { _, err := s.net.SyncPeers(own, peers); return err })
 }
 

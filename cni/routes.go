@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,6 +22,13 @@ type Peer struct {
 	Nodes []netip.Addr
 	// Self is this node as the peer sees it, End the peer as this node does.
 	Self, End End
+	// Seen is where its packets come from when it is hidden.
+	Seen netip.Addr
+	// Key and Port are of its WireGuard.
+	Key  Key
+	Port uint16
+	// Since is when it was there again, by this node's clock.
+	Since time.Time
 }
 
 // routeProtocol marks the routes that belong to SyncRoutes (rtnetlink(7),

@@ -146,6 +146,12 @@ func (c *Config) validateOverlay(bad func(field, format string, args ...any)) {
 	if p := c.VXLANPort; p < 1 || p > 65535 {
 		bad("vxlanPort", "%d is not a port", p)
 	}
+	if p := c.WireGuardPort; p < 1024 || p > 65535 { // who has it is not root
+		bad("wireGuardPort", "%d: 1024 to 65535", p)
+	}
+	if c.WireGuardPort == c.VXLANPort || c.WireGuardPort == c.GossipPort {
+		bad("wireGuardPort", "%d is that of the gossip or of VXLAN", c.WireGuardPort)
+	}
 	if id := c.VXLANID; id < 1 || id >= 1<<24 { // RFC 7348, section 4: 24 bits
 		bad("vxlanID", "%d: 1 to 16777215", id)
 	}

@@ -36,6 +36,7 @@ type Config struct {
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
 	Overlay      cni.Overlay
+	Tunnels      Tunnels
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
@@ -56,6 +57,8 @@ type Manager struct {
 	use sync.RWMutex
 	// made: something of the own network may be on the node.
 	made atomic.Bool
+	// tunnels is Run's.
+	tunnels tunnels
 	// away: a third party's configuration was here a moment ago, and may come back.
 	away atomic.Bool
 
@@ -73,6 +76,8 @@ func New(cfg Config) *Manager {
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
+	m.tunnels = tunnels{cfg: cfg.Tunnels, poke: m.poke}
+	m.cfg.Overlay.Ended = m.poke
 	m.third = newThirdParty(cfg, m.log)
 	m.holds = &holds{time: cfg.Hold, log: m.log, all: map[string]*hold{}}
 	return m

@@ -3,6 +3,7 @@ package network
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -32,17 +33,22 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
+	defer m.tunnels.wg.Wait()
 	var done *neighbours
 	var told string
 	for {
 		var retry <-chan time.Time
 		members := g.Members()
-		peers := &neighbours{ownAddresses(members), peersOf(members)}
+		peers := &neighbours{peers: peersOf(members)}
+		var keyErr error
+		peers.self, keyErr = m.tunnels.fill(g, members, peers.peers)
 		switch {
 		case m.ownNetwork() == nil || m.Name() != Builtin:
 			done = nil // poked when that changes
 		case done == nil || !reflect.DeepEqual(peers, done):
-			if err := m.syncRoutes(peers); err != nil {
+			paths, err := m.syncRoutes(peers)
+			m.tunnels.look(ctx, g, members, paths)
+			if err = errors.Join(keyErr, err); err != nil {
 				if err.Error() != told {
 					told = err.Error()
 					m.log.Warn("some pods of other nodes cannot be reached", "err", err)
@@ -66,9 +72,9 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	}
 }
 
-// neighbours are the node's own addresses, and the other nodes.
+// neighbours are this node and the others.
 type neighbours struct {
-	own   []netip.Addr
+	self  cni.Self
 	peers []cni.Peer
 }
 
@@ -81,16 +87,15 @@ func ownAddresses(members []gossip.Member) []netip.Addr {
 	return nil
 }
 
-func (m *Manager) syncRoutes(to *neighbours) error {
+func (m *Manager) syncRoutes(to *neighbours) (map[string]cni.Path, error) {
 	m.use.RLock()
 	defer m.use.RUnlock()
 	n := m.ownNetwork()
 	if n == nil || m.Name() != Builtin {
-		return nil
+		return nil, nil
 	}
 	m.made.Store(true)
-	_, err := n.SyncPeers(to.own, to.peers)
-	return err
+	return n.SyncPeers(to.self, to.peers)
 }
 
 func (m *Manager) repair() {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 
+	"sigs.k8s.io/yaml"
+
 	agentconfig "github.com/shoal-project/shoal/agent/config"
 )
 
@@ -97,4 +99,21 @@ func (c *Cluster) Router(name string, args ...string) (string, error) {
 		err = fmt.Errorf("%s: %w: %s", name, err, out)
 	}
 	return string(out), err
+}
+
+// Change changes the configuration of an agent that does not run.
+func (a *Agent) Change(change func(*Agent, *agentconfig.Config)) error {
+	data, err := os.ReadFile(a.config)
+	if err != nil {
+		return err
+	}
+	var cfg agentconfig.Config
+	if err := yaml.Unmarshal(data, &cfg); err != nil {
+		return err
+	}
+	change(a, &cfg)
+	if data, err = yaml.Marshal(cfg); err != nil {
+		return err
+	}
+	return os.WriteFile(a.config, data, 0o600)
 }
