@@ -66,6 +66,9 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		OwnPorts:     ownPorts(cfg),
 		None:         cfg.PodNetwork == config.NoNetwork,
 		Hold:         network.Hold,
+		MTU:          cfg.PodMTU,
+		Overlay:      newOverlay(cfg),
+		Tunnels:      newTunnels(cfg),
 		Log:          log,
 	})
 }

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
@@ -37,6 +38,7 @@ type Config struct {
 	MTU          int               // 0: the default route's interface's, else 1500
 	StateDir     string            // reservations; best on a tmpfs, since none outlives a reboot
 	Table        string            // nftables tables of the ip and the bridge family, owned; default shoal_cni
+	Overlay      Overlay
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.
@@ -44,6 +46,9 @@ type Network struct {
 	cfg    Config
 	pool   pool
 	reaper reaper
+
+	overlay   overlay
+	tunnelMTU int // of the narrowest tunnel in use, under mu; 0: none
 
 	mu     sync.Mutex // bridge and nftables set-up, nftables connection
 	conn   *nft.Conn
@@ -89,6 +94,9 @@ func New(cfg Config) (*Network, error) {
 	if cfg.StateDir == "" {
 		cfg.StateDir = DefaultStateDir
 	}
+	cfg.Overlay.VXLANPort = cmp.Or(cfg.Overlay.VXLANPort, DefaultVXLANPort)
+	cfg.Overlay.WireGuardPort = cmp.Or(cfg.Overlay.WireGuardPort, DefaultWireGuardPort)
+	cfg.Overlay.VXLANID = cmp.Or(cfg.Overlay.VXLANID, DefaultVXLANID)
 	served := cfg.PodCIDRs.V4()
 	if len(served) == 0 {
 		return nil, errors.New("pod network: no IPv4 pod CIDR")
@@ -195,7 +203,7 @@ func (n *Network) Add(ctx context.Context, s podnet.Sandbox) (Result, error) {
 	}
 	n.mu.Lock()
 	err := n.ensureLocked()
-	bridge, mtu := n.bridge, n.mtu
+	bridge, mtu := n.bridge, n.podMTU()
 	n.mu.Unlock()
 	if err != nil {
 		return Result{}, err
@@ -308,9 +316,10 @@ func (n *Network) GC(ctx context.Context, valid []podnet.Sandbox) error {
 
 // Cleanup removes everything that this network put on the node.
 func (n *Network) Cleanup() error {
+	_, err := n.SyncPeers(Self{}, nil)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err := errors.Join(n.SyncRoutes(nil), n.deleteBridge(), n.deleteTable(), removeState(n.cfg.StateDir, n.pool.dir))
+	err = errors.Join(err, n.deleteBridge(), n.deleteTable(), removeState(n.cfg.StateDir, n.pool.dir))
 	n.bridge = 0
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -14,8 +15,20 @@ import (
 
 // Peer is another node: its pod networks and the address that leads to them.
 type Peer struct {
+	Name     string
 	PodCIDRs cidr.Prefixes
 	Via      netip.Addr
+	// Nodes are all addresses of the node, for tunnels.
+	Nodes []netip.Addr
+	// Self is this node as the peer sees it, End the peer as this node does.
+	Self, End End
+	// Seen is where its packets come from when it is hidden.
+	Seen netip.Addr
+	// Key and Port are of its WireGuard.
+	Key  Key
+	Port uint16
+	// Since is when it was there again, by this node's clock.
+	Since time.Time
 }
 
 // routeProtocol marks the routes that belong to SyncRoutes (rtnetlink(7),
@@ -77,7 +90,7 @@ func addRoute(dst netip.Prefix, via netip.Addr) error {
 	}
 	if slices.ContainsFunc(path, func(r netlink.Route) bool { return len(r.Gw) > 0 }) {
 		return fmt.Errorf(
-			"route to pods %s: node %s is behind a router; nodes must share a network, tunnels are not there yet", dst,
+			"route to pods %s: node %s is behind a router, which does not know pods", dst,
 			via)
 	}
 	if path[0].Type == unix.RTN_LOCAL {

@@ -132,6 +132,17 @@ type Config struct {
 	// that several clusters can share one host.
 	Bridge  string `json:"bridge,omitempty"`
 	NFTable string `json:"nfTable,omitempty"`
+	// PodMTU is that of pods' interfaces; 0: what fits into the node's own, and into the
+	// tunnels that it uses.
+	PodMTU int `json:"podMTU,omitempty"`
+	// VXLANPort and VXLANID are those of tunnels to nodes on other networks, the same on
+	// all nodes (RFC 7348).
+	VXLANPort int `json:"vxlanPort,omitempty"`
+	VXLANID   int `json:"vxlanID,omitempty"`
+	// Encryption has what goes between pods of two nodes encrypted, where both say so.
+	// WireGuardPort is this node's UDP port for it.
+	Encryption    bool `json:"encryption,omitempty"`
+	WireGuardPort int  `json:"wireGuardPort,omitempty"`
 
 	GossipPort    int      `json:"gossipPort,omitempty"`
 	GossipKeyFile string   `json:"gossipKeyFile,omitempty"`
@@ -393,11 +404,14 @@ func Default() Config {
 
 		DNSSearchCompletion: CompleteLongNames,
 
-		ClusterCIDR: "10.244.0.0/16",
-		ServiceCIDR: "10.96.0.0/16",
-		Bridge:      "shoal0",
-		NFTable:     "shoal",
-		GossipPort:  7946,
+		ClusterCIDR:   "10.244.0.0/16",
+		ServiceCIDR:   "10.96.0.0/16",
+		Bridge:        "shoal0",
+		NFTable:       "shoal",
+		VXLANPort:     4789,
+		WireGuardPort: 51820,
+		VXLANID:       1,
+		GossipPort:    7946,
 
 		NodeLeaseDurationSeconds:  40,
 		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},

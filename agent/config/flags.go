@@ -50,6 +50,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.PodCIDR, "pod-cidr", c.PodCIDR, "addresses of this node's pods (default: what the Node object says)")
 	fs.StringVar(&c.Bridge, "bridge", c.Bridge, "name of the pod bridge")
 	fs.StringVar(&c.NFTable, "nf-table", c.NFTable, "name of the nftables table")
+	fs.BoolVar(&c.Encryption, "encryption", c.Encryption, "encrypt what pods send to those of other nodes that encrypt too")
 	fs.IntVar(&c.GossipPort, "gossip-port", c.GossipPort, "port of the gossip, 0 for none")
 	fs.StringVar(&c.GossipKeyFile, "gossip-key-file", c.GossipKeyFile, "file of the gossip keys")
 	fs.BoolVar(&c.GossipInsecure, "gossip-insecure", c.GossipInsecure, "the gossip believes members without certificates, and listens without a key (for load tests); no pods are routed then")

@@ -82,10 +82,15 @@ func (g *Group) ask(ctx context.Context, m Member, question []byte) ([]byte, err
 func (g *Group) answer(c net.Conn, head, body []byte, from *peer) error {
 	to, question, ok := nextValue(body[1:])
 	switch {
-	case g.cfg.Answer == nil || from == nil:
+	case from == nil:
 		return errNotVerified
 	case !ok || string(to) != g.cfg.Name || len(question) > maxQuestion:
 		return errMessage
+	case bytes.Equal(question, whereQuestion):
+		_, err := g.writeMessage(c, append([]byte{msgQuestion}, addrOf(c.RemoteAddr()).AsSlice()...), head)
+		return err
+	case g.cfg.Answer == nil:
+		return errNotVerified
 	}
 	said := g.cfg.Answer(from.name, from.grant.Role, bytes.Clone(question))
 	if said == nil {

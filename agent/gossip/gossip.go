@@ -52,8 +52,9 @@ type Group struct {
 
 	transport *guard
 
-	repeats repeats
-	oldNews oldNews
+	repeats   repeats
+	sightings sightings
+	oldNews   oldNews
 
 	mu          sync.Mutex // taken under memberlist's node lock: never call memberlist holding it
 	own         own

@@ -89,6 +89,9 @@ func (t *guard) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error
 		t.g.log.Debug("gossip packet not sent", "to", a.Name, "addr", a.Addr, "err", err)
 		return time.Now(), nil
 	}
+	if at := t.g.sightings.at(a.Name, time.Now()); at.IsValid() {
+		return t.inner.WriteTo(sealed, at.String())
+	}
 	return t.inner.WriteTo(sealed, a.Addr)
 }
 
@@ -136,10 +139,15 @@ func (t *guard) packet(p *memberlist.Packet) {
 	if t.denied(p.From) {
 		return
 	}
-	plain, _, err := t.g.openPacket(p.Buf)
+	plain, sender, err := t.g.openPacket(p.Buf)
 	if err != nil {
 		t.g.log.Debug("gossip packet dropped", "from", p.From, "err", err)
 		return
+	}
+	if sender != nil {
+		if from, err := netip.ParseAddrPort(p.From.String()); err == nil {
+			t.g.sighted(sender, from)
+		}
 	}
 	t.g.filterPacket(plain, p.From, func(b []byte) {
 		select {

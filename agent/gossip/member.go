@@ -38,6 +38,9 @@ type Member struct {
 	State State
 	Since time.Time // when State began, by this machine's clock
 	Local bool      // this very process
+	// Seen is where its packets come from, if it is at none of its own addresses: behind
+	// a router that translates them.
+	Seen netip.AddrPort
 }
 
 // forgetAfter is how long a member that is gone stays in the snapshot.
@@ -145,7 +148,9 @@ func (g *Group) notify() {
 func (g *Group) Members() []Member {
 	g.mu.Lock()
 	out := make([]Member, 0, len(g.members))
+	now := time.Now()
 	for _, m := range g.members {
+		m.Seen = g.sightings.at(m.Name, now)
 		out = append(out, m)
 	}
 	g.mu.Unlock()

@@ -28,6 +28,11 @@ type Meta struct {
 	Votes   bool   // it knows how nodes vouch for each other (agent/fence)
 	Layers  bool   // it shares layers of images (agent/image/peer)
 	Proxies bool   // it says where its proxy leads traffic (agent/withdraw)
+	// Tunnel is the public key of its WireGuard, 32 raw bytes, TunnelPort the UDP port;
+	// Encrypts: what goes between pods is to be encrypted.
+	Tunnel     string
+	TunnelPort uint16
+	Encrypts   bool
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -64,6 +69,10 @@ const (
 	tagVotes     = 11
 	tagLayers    = 12
 	tagProxies   = 13
+
+	tagTunnel     = 20
+	tagTunnelPort = 21
+	tagEncrypts   = 22
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -100,6 +109,7 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	if s.Proxies {
 		b = appendField(b, tagProxies, []byte{1})
 	}
+	b = s.appendTunnel(b)
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
 	}
@@ -111,6 +121,18 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 		return nil, err
 	}
 	return appendField(b, tagSignature, sig), nil
+}
+
+func (m Meta) appendTunnel(b []byte) []byte {
+	if m.Tunnel == "" {
+		return b
+	}
+	b = appendField(b, tagTunnel, []byte(m.Tunnel))
+	b = appendNumber(b, tagTunnelPort, uint64(m.TunnelPort))
+	if m.Encrypts {
+		b = appendField(b, tagEncrypts, []byte{1})
+	}
+	return b
 }
 
 // addrBytes is what a signature holds of where the member's gossip is reached.
@@ -177,6 +199,28 @@ func decodeStatement(b []byte) (statement, error) {
 	return s, nil
 }
 
+// maxTunnel is the length of a key of WireGuard (X25519).
+const maxTunnel = 32
+
+func (s *statement) setTunnel(tag uint64, v []byte) error {
+	switch tag {
+	case tagTunnel:
+		if len(v) != maxTunnel {
+			return fmt.Errorf("%w: tunnel key", errMetaBad)
+		}
+		s.Tunnel = string(v)
+	case tagTunnelPort:
+		n, size := binary.Uvarint(v)
+		if size != len(v) || n > 1<<16-1 {
+			return fmt.Errorf("%w: tunnel port", errMetaBad)
+		}
+		s.TunnelPort = uint16(n)
+	case tagEncrypts:
+		s.Encrypts = len(v) == 1 && v[0] == 1
+	}
+	return nil
+}
+
 func (s *statement) setField(tag uint64, v []byte) error {
 	switch tag {
 	case tagRole:
@@ -209,6 +253,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Layers = len(v) == 1 && v[0] == 1
 	case tagProxies:
 		s.Proxies = len(v) == 1 && v[0] == 1
+	case tagTunnel, tagTunnelPort, tagEncrypts:
+		return s.setTunnel(tag, v)
 	}
 	return nil
 }

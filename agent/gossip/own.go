@@ -283,6 +283,7 @@ func (g *Group) tidy() {
 	}
 	g.mu.Unlock()
 	g.book.forget(known)
+	g.sightings.forget(known)
 }
 
 // meetAgain shows the new key to some live members by streams; they pass it on.

@@ -35,6 +35,8 @@ type Config struct {
 	ServiceCIDRs cidr.Prefixes
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
+	Overlay      cni.Overlay
+	Tunnels      Tunnels
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
@@ -55,6 +57,8 @@ type Manager struct {
 	use sync.RWMutex
 	// made: something of the own network may be on the node.
 	made atomic.Bool
+	// tunnels is Run's.
+	tunnels tunnels
 	// away: a third party's configuration was here a moment ago, and may come back.
 	away atomic.Bool
 
@@ -72,6 +76,8 @@ func New(cfg Config) *Manager {
 	if m.log == nil {
 		m.log = slog.New(slog.DiscardHandler)
 	}
+	m.tunnels = tunnels{cfg: cfg.Tunnels, poke: m.poke}
+	m.cfg.Overlay.Ended = m.poke
 	m.third = newThirdParty(cfg, m.log)
 	m.holds = &holds{time: cfg.Hold, log: m.log, all: map[string]*hold{}}
 	return m
@@ -145,6 +151,7 @@ func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
 		ServiceCIDRs: m.cfg.ServiceCIDRs,
 		DNS:          m.cfg.DNS,
 		OwnPorts:     m.cfg.OwnPorts,
+		Overlay:      m.cfg.Overlay,
 	})
 }
 

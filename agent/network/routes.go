@@ -3,6 +3,7 @@ package network
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -32,16 +33,22 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	var done []cni.Peer
+	defer m.tunnels.wg.Wait()
+	var done *neighbours
 	var told string
 	for {
 		var retry <-chan time.Time
-		peers := peersOf(g.Members())
+		members := g.Members()
+		peers := &neighbours{peers: peersOf(members)}
+		var keyErr error
+		peers.self, keyErr = m.tunnels.fill(g, members, peers.peers)
 		switch {
 		case m.ownNetwork() == nil || m.Name() != Builtin:
 			done = nil // poked when that changes
 		case done == nil || !reflect.DeepEqual(peers, done):
-			if err := m.syncRoutes(peers); err != nil {
+			paths, err := m.syncRoutes(peers)
+			m.tunnels.look(ctx, g, members, paths)
+			if err = errors.Join(keyErr, err); err != nil {
 				if err.Error() != told {
 					told = err.Error()
 					m.log.Warn("some pods of other nodes cannot be reached", "err", err)
@@ -65,15 +72,30 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	}
 }
 
-func (m *Manager) syncRoutes(peers []cni.Peer) error {
+// neighbours are this node and the others.
+type neighbours struct {
+	self  cni.Self
+	peers []cni.Peer
+}
+
+func ownAddresses(members []gossip.Member) []netip.Addr {
+	for _, m := range members {
+		if m.Local {
+			return m.NodeIPs
+		}
+	}
+	return nil
+}
+
+func (m *Manager) syncRoutes(to *neighbours) (map[string]cni.Path, error) {
 	m.use.RLock()
 	defer m.use.RUnlock()
 	n := m.ownNetwork()
 	if n == nil || m.Name() != Builtin {
-		return nil
+		return nil, nil
 	}
 	m.made.Store(true)
-	return n.SyncRoutes(peers)
+	return n.SyncPeers(to.self, to.peers)
 }
 
 func (m *Manager) repair() {
@@ -113,7 +135,7 @@ func peersOf(members []gossip.Member) []cni.Peer {
 		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
-		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: mem.NodeIPs[via]})
+		peers = append(peers, cni.Peer{Name: mem.Name, PodCIDRs: cidrs, Via: mem.NodeIPs[via], Nodes: mem.NodeIPs})
 	}
 	return peers
 }

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/network"
+	"github.com/shoal-project/shoal/cni"
+)
+
+// newOverlay says how pods reach those of nodes behind routers, and by encrypted tunnels.
+func newOverlay(cfg *config.Config) cni.Overlay {
+	o := cni.Overlay{
+		VXLANPort: uint16(cfg.VXLANPort), VXLANID: cfg.VXLANID, WireGuardPort: uint16(cfg.WireGuardPort),
+		Socket: filepath.Join(cfg.RunDir, "tunnel.sock"),
+	}
+	if self, err := os.Executable(); err == nil {
+		o.Program = filepath.Join(filepath.Dir(self), "shoal-tunnel")
+	}
+	return o
+}
+
+// newTunnels says what is encrypted, and where the node's key is.
+func newTunnels(cfg *config.Config) network.Tunnels {
+	return network.Tunnels{
+		Encrypt:   cfg.Encryption,
+		KeyFile:   filepath.Join(cfg.DataDir, "tunnel.key"),
+		PeersFile: filepath.Join(cfg.CheckpointDir(), "tunnels.json"),
+		Port:      uint16(cfg.WireGuardPort),
+	}
+}

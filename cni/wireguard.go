@@ -1,0 +1,492 @@
+package cni
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// Key is a key of WireGuard, private or public.
+type Key = wgtypes.Key
+
+// DefaultWireGuardPort is the port that WireGuard's documentation uses.
+const DefaultWireGuardPort = 51820
+
+// keepalive is how often a node behind address translation says something, so that the
+// router goes on knowing it: WireGuard's documentation has 25 s for it.
+const keepalive = 25 * time.Second
+
+// settled is when a peer that was not heard has no session any more (REJECT_AFTER_TIME,
+// section 6.1 of the protocol's paper).
+const settled = 180 * time.Second
+
+// One interface has all encrypted tunnels, of both families: the kernel's where it has
+// WireGuard, else a TUN interface of shoal-tunnel. Both go on without this process, and
+// both take a packet from a peer only if its source is in that peer's ranges.
+
+// wireguardName is the interface's name.
+func (n *Network) wireguardName() string {
+	const suffix, most = "-wg", unix.IFNAMSIZ - 1
+	return n.cfg.Bridge[:min(len(n.cfg.Bridge), most-len(suffix))] + suffix
+}
+
+// tunnelDevice is what has WireGuard's configuration: the kernel, or shoal-tunnel.
+type tunnelDevice interface {
+	read() (*wgtypes.Device, error)
+	write(wgtypes.Config) error
+}
+
+// syncWireGuard makes the interface and its peers, and adds their routes.
+func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) error {
+	if len(ways) == 0 {
+		return nil
+	}
+	link, device, err := n.wireguardDevice()
+	if err != nil {
+		return fmt.Errorf("encrypted tunnel: %w", err)
+	}
+	mtu := ways[0].mtu(WireGuard)
+	for _, w := range ways {
+		mtu = min(mtu, w.mtu(WireGuard))
+	}
+	if err := n.dressTunnel(link, mtu); err != nil {
+		return fmt.Errorf("encrypted tunnel: %w", err)
+	}
+	have, err := device.read()
+	if err != nil {
+		return fmt.Errorf("encrypted tunnel: %w", err)
+	}
+	if change := n.wireguardChange(have, ways, time.Now()); change != nil {
+		if err := device.write(*change); err != nil {
+			return fmt.Errorf("encrypted tunnel: %w", err)
+		}
+	}
+	for _, w := range ways {
+		routes.add(n, w.peer, link.Attrs().Index, false)
+	}
+	return nil
+}
+
+// wireguardDevice finds the interface, or makes it.
+func (n *Network) wireguardDevice() (netlink.Link, tunnelDevice, error) {
+	name := n.wireguardName()
+	user := uapi{n.cfg.Overlay.Socket}
+	l, err := netlink.LinkByName(name)
+	if err == nil {
+		switch l.Type() {
+		case "wireguard":
+			return l, kernel{name}, nil
+		case "tuntap":
+			if _, err := user.read(); err == nil {
+				return l, user, nil
+			}
+			// Its process does not answer: another begins.
+			if err := deleteLink(name); err != nil {
+				return nil, nil, err
+			}
+		default:
+			return nil, nil, fmt.Errorf("interface %s exists and is no tunnel; remove it", name)
+		}
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err = netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
+	switch {
+	case err == nil:
+		l, err := netlink.LinkByName(name)
+		return l, kernel{name}, err
+	case !errors.Is(err, unix.EOPNOTSUPP):
+		return nil, nil, fmt.Errorf("create %s: %w", name, err)
+	}
+	if err := n.startTunnel(name, user); err != nil {
+		return nil, nil, err
+	}
+	l, err = netlink.LinkByName(name)
+	return l, user, err
+}
+
+// tunnelStart is how long shoal-tunnel may take until it answers.
+const tunnelStart = 10 * time.Second
+
+// startTunnel starts shoal-tunnel, and returns when it answers. It goes on when this
+// process ends.
+func (n *Network) startTunnel(name string, user uapi) error {
+	o := n.cfg.Overlay
+	if o.Program == "" {
+		return errors.New("the kernel has no WireGuard, and there is no program that has")
+	}
+	if err := os.MkdirAll(filepath.Dir(o.Socket), 0o755); err != nil {
+		return err
+	}
+	cmd := exec.Command(o.Program, "-interface", name, "-socket", o.Socket, "-root", o.Socket+".root")
+	cmd.Dir, cmd.Env, cmd.Stderr = "/", []string{}, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("%w: install shoal-tunnel beside shoal-agent", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- cmd.Wait()
+		if o.Ended != nil {
+			o.Ended()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), tunnelStart)
+	defer cancel()
+	for {
+		if _, err := user.read(); err == nil {
+			return nil
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("shoal-tunnel has ended (its words are in the log): %w", err)
+		case <-ctx.Done():
+			return errors.New("shoal-tunnel does not answer yet")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// wireguardChange is what differs from what it is to be; nil: nothing does.
+func (n *Network) wireguardChange(have *wgtypes.Device, ways []way, now time.Time) *wgtypes.Config {
+	var change wgtypes.Config
+	self := n.overlay.self
+	if have.PrivateKey != self.Key {
+		change.PrivateKey = &self.Key
+	}
+	if port := int(n.cfg.Overlay.WireGuardPort); have.ListenPort != port {
+		change.ListenPort = &port
+	}
+	there := map[Key]wgtypes.Peer{}
+	for _, p := range have.Peers {
+		there[p.PublicKey] = p
+	}
+	for _, w := range ways {
+		p, known := there[w.peer.Key]
+		delete(there, w.peer.Key)
+		if c := n.peerChange(w, p, known, now); c != nil {
+			change.Peers = append(change.Peers, *c)
+		}
+	}
+	for key := range there {
+		change.Peers = append(change.Peers, wgtypes.PeerConfig{PublicKey: key, Remove: true, UpdateOnly: true})
+	}
+	// Who goes first: a range belongs to one peer, and a node's new key to the same.
+	slices.SortStableFunc(change.Peers, func(a, b wgtypes.PeerConfig) int { return compareBool(b.Remove, a.Remove) })
+	if change.PrivateKey == nil && change.ListenPort == nil && len(change.Peers) == 0 {
+		return nil
+	}
+	return &change
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// peerChange is what differs of one peer; nil: nothing.
+func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time) *wgtypes.PeerConfig {
+	anew := n.cameBack(w.peer, have) && known
+	c := wgtypes.PeerConfig{PublicKey: w.peer.Key, UpdateOnly: known && !anew, ReplaceAllowedIPs: true}
+	differs := !known || anew
+	if anew {
+		known = false
+	}
+	for _, r := range w.peer.PodCIDRs {
+		c.AllowedIPs = append(c.AllowedIPs, *prefixNet(r.Masked()))
+	}
+	if !sameNets(c.AllowedIPs, have.AllowedIPs) {
+		differs = true
+	}
+	// A new peer hears of this node at once (whoever has a key of before would wait for
+	// seconds), and from then on only if a router must go on knowing one of the two.
+	beat := time.Duration(0)
+	if !known || w.peer.Self.Hidden || w.peer.End.Hidden {
+		beat = keepalive
+	}
+	if !known || have.PersistentKeepaliveInterval != beat {
+		c.PersistentKeepaliveInterval, differs = &beat, true
+	}
+	if to := w.endpoint(); to.IsValid() {
+		moved := known && n.overlay.endpoints[w.peer.Key] != to && n.overlay.endpoints[w.peer.Key].IsValid()
+		lost := known && now.Sub(have.LastHandshakeTime) > settled && endpointOf(have) != to
+		if !known || moved || lost {
+			c.Endpoint, differs = net.UDPAddrFromAddrPort(to), true
+		}
+		if n.overlay.endpoints == nil {
+			n.overlay.endpoints = map[Key]netip.AddrPort{}
+		}
+		n.overlay.endpoints[w.peer.Key] = to
+	}
+	if !differs {
+		return nil
+	}
+	return &c
+}
+
+// cameBack tells whether a peer was away since the last handshake with it. It may know
+// nothing of the session that there was, and takes its time to say so: then it is
+// forgotten here too. That a peer was there when this process began says nothing.
+func (n *Network) cameBack(p Peer, have wgtypes.Peer) bool {
+	if p.Since.IsZero() {
+		return false
+	}
+	if n.overlay.since == nil {
+		n.overlay.since = map[Key]time.Time{}
+	}
+	before, known := n.overlay.since[p.Key]
+	n.overlay.since[p.Key] = p.Since
+	return known && before != p.Since && have.LastHandshakeTime.Before(p.Since)
+}
+
+// endpoint is where the peer is spoken to first; the zero one: it speaks first. From then
+// on WireGuard answers where the peer's packets come from.
+func (w way) endpoint() netip.AddrPort {
+	at := w.outer
+	if w.peer.End.Hidden {
+		if !w.peer.Self.Hidden || !w.peer.Seen.IsValid() {
+			return netip.AddrPort{}
+		}
+		at = w.peer.Seen // neither can be sure; routers often keep ports
+	}
+	return netip.AddrPortFrom(at, w.peer.Port)
+}
+
+func endpointOf(p wgtypes.Peer) netip.AddrPort {
+	if p.Endpoint == nil {
+		return netip.AddrPort{}
+	}
+	a := p.Endpoint.AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+func sameNets(a, b []net.IPNet) bool {
+	texts := func(list []net.IPNet) []string {
+		out := make([]string, 0, len(list))
+		for _, n := range list {
+			out = append(out, n.String())
+		}
+		slices.Sort(out)
+		return out
+	}
+	return slices.Equal(texts(a), texts(b))
+}
+
+// tidyWireGuard removes the interface when no peer needs it: shoal-tunnel ends with it.
+func (n *Network) tidyWireGuard(ways []way) error {
+	for key := range n.overlay.since {
+		if !slices.ContainsFunc(ways, func(w way) bool { return w.peer.Key == key }) {
+			delete(n.overlay.since, key)
+			delete(n.overlay.endpoints, key)
+		}
+	}
+	if len(ways) > 0 {
+		return nil
+	}
+	l, err := netlink.LinkByName(n.wireguardName())
+	if err != nil || l.Type() != "wireguard" && l.Type() != "tuntap" {
+		return nil // none, or somebody else's
+	}
+	if err := deleteLink(n.wireguardName()); err != nil {
+		return err
+	}
+	if n.cfg.Overlay.Socket == "" || l.Type() != "tuntap" {
+		return nil
+	}
+	return errors.Join(uapi{n.cfg.Overlay.Socket}.gone(), os.RemoveAll(n.cfg.Overlay.Socket),
+		os.RemoveAll(n.cfg.Overlay.Socket+".root"))
+}
+
+// kernel is an interface of the kernel's WireGuard.
+type kernel struct{ name string }
+
+func (k kernel) read() (d *wgtypes.Device, err error) {
+	err = k.with(func(c *wgctrl.Client) error { d, err = c.Device(k.name); return err })
+	return d, err
+}
+
+func (k kernel) write(cfg wgtypes.Config) error {
+	return k.with(func(c *wgctrl.Client) error { return c.ConfigureDevice(k.name, cfg) })
+}
+
+func (k kernel) with(do func(*wgctrl.Client) error) error {
+	c, err := wgctrl.New()
+	if err != nil {
+		return fmt.Errorf("WireGuard of the kernel: %w", err)
+	}
+	defer c.Close()
+	if err := do(c); err != nil {
+		return fmt.Errorf("WireGuard interface %s: %w", k.name, err)
+	}
+	return nil
+}
+
+// uapi is the socket of a shoal-tunnel, which speaks WireGuard's cross-platform language
+// (https://www.wireguard.com/xplatform/).
+type uapi struct{ socket string }
+
+// uapiTime bounds a question to shoal-tunnel.
+const uapiTime = 5 * time.Second
+
+func (u uapi) ask(question string) (lines [][2]string, err error) {
+	c, err := net.DialTimeout("unix", u.socket, uapiTime)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(uapiTime)); err != nil {
+		return nil, err
+	}
+	if _, err := c.Write([]byte(question + "\n")); err != nil {
+		return nil, err
+	}
+	in := bufio.NewScanner(c)
+	for in.Scan() && in.Text() != "" {
+		key, value, _ := strings.Cut(in.Text(), "=")
+		if key == "errno" {
+			if value != "0" {
+				return nil, fmt.Errorf("shoal-tunnel refuses it: errno %s", value)
+			}
+			return lines, nil
+		}
+		lines = append(lines, [2]string{key, value})
+	}
+	return nil, errors.Join(errors.New("shoal-tunnel ended within its answer"), in.Err())
+}
+
+// gone returns when nobody listens at the socket any more.
+func (u uapi) gone() error {
+	deadline := time.Now().Add(uapiTime)
+	for {
+		if _, err := u.ask("get=1\n"); err != nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("shoal-tunnel does not end though its interface is gone")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (u uapi) read() (*wgtypes.Device, error) {
+	lines, err := u.ask("get=1\n")
+	if err != nil {
+		return nil, fmt.Errorf("ask shoal-tunnel: %w", err)
+	}
+	d := &wgtypes.Device{}
+	for _, l := range lines {
+		if err := readLine(d, l[0], l[1]); err != nil {
+			return nil, fmt.Errorf("answer of shoal-tunnel: %s=%s: %w", l[0], l[1], err)
+		}
+	}
+	return d, nil
+}
+
+func readLine(d *wgtypes.Device, key, value string) (err error) {
+	var p *wgtypes.Peer
+	if len(d.Peers) > 0 {
+		p = &d.Peers[len(d.Peers)-1]
+	} else {
+		p = &wgtypes.Peer{}
+	}
+	switch key {
+	case "private_key":
+		d.PrivateKey, err = parseHex(value)
+	case "listen_port":
+		d.ListenPort, err = strconv.Atoi(value)
+	case "public_key":
+		d.Peers = append(d.Peers, wgtypes.Peer{})
+		d.Peers[len(d.Peers)-1].PublicKey, err = parseHex(value)
+	case "endpoint":
+		var a netip.AddrPort
+		if a, err = netip.ParseAddrPort(value); err == nil {
+			p.Endpoint = net.UDPAddrFromAddrPort(a)
+		}
+	case "persistent_keepalive_interval":
+		var n int
+		n, err = strconv.Atoi(value)
+		p.PersistentKeepaliveInterval = time.Duration(n) * time.Second
+	case "last_handshake_time_sec":
+		var n int64
+		if n, err = strconv.ParseInt(value, 10, 64); n > 0 {
+			p.LastHandshakeTime = time.Unix(n, 0)
+		}
+	case "allowed_ip":
+		var r netip.Prefix
+		if r, err = netip.ParsePrefix(value); err == nil {
+			p.AllowedIPs = append(p.AllowedIPs, *prefixNet(r))
+		}
+	}
+	return err
+}
+
+func parseHex(s string) (k Key, err error) {
+	b, err := hex.DecodeString(s)
+	if err == nil && len(b) != len(k) {
+		err = errors.New("no key")
+	}
+	copy(k[:], b)
+	return k, err
+}
+
+func (u uapi) write(cfg wgtypes.Config) error {
+	var b bytes.Buffer
+	line := func(key string, value any) { fmt.Fprintf(&b, "%s=%v\n", key, value) }
+	line("set", 1)
+	if k := cfg.PrivateKey; k != nil {
+		line("private_key", hex.EncodeToString(k[:]))
+	}
+	if cfg.ListenPort != nil {
+		line("listen_port", *cfg.ListenPort)
+	}
+	for _, p := range cfg.Peers {
+		if !p.UpdateOnly && !p.Remove { // one that is there begins anew
+			line("public_key", hex.EncodeToString(p.PublicKey[:]))
+			line("remove", true)
+		}
+		line("public_key", hex.EncodeToString(p.PublicKey[:]))
+		if p.Remove {
+			line("remove", true)
+			continue
+		}
+		if p.Endpoint != nil {
+			line("endpoint", p.Endpoint.AddrPort())
+		}
+		if p.ReplaceAllowedIPs {
+			line("replace_allowed_ips", true)
+		}
+		for _, r := range p.AllowedIPs {
+			line("allowed_ip", r.String())
+		}
+		if k := p.PersistentKeepaliveInterval; k != nil {
+			line("persistent_keepalive_interval", int(k.Seconds()))
+		}
+	}
+	if _, err := u.ask(b.String()); err != nil {
+		return fmt.Errorf("tell shoal-tunnel: %w", err)
+	}
+	return nil
+}
