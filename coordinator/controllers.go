@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -174,7 +175,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(apiserverlease.New(env))
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
-	add(loadbalancer.New(env))
+	add(loadbalancer.New(env, ownRanges(d)))
 	add(nodeipam.New(env, d.PodRanges))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
@@ -210,6 +211,19 @@ func controllers(d controllerDeps) ([]runner, error) {
 		Discovery: d.Client.Discovery(), Metadata: d.Metadata, StartInformers: d.StartInformers,
 	}))
 	return list, failed
+}
+
+// ownRanges are what the cluster has for pods and cluster IPs.
+func ownRanges(d controllerDeps) (out []netip.Prefix) {
+	for _, r := range d.PodRanges {
+		out = append(out, r.Prefix)
+	}
+	for _, text := range d.ServiceCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // newTypeChecker looks at policies' expressions with the types that the API tells
