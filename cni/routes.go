@@ -12,7 +12,8 @@ import (
 	"github.com/shoal-project/shoal/cni/cidr"
 )
 
-// Peer is another node: its pod networks and the address that leads to them.
+// Peer is another node: its pod networks and the address that leads to those of its
+// family. A node with both families is two peers.
 type Peer struct {
 	PodCIDRs cidr.Prefixes
 	Via      netip.Addr
@@ -26,7 +27,7 @@ const routeProtocol = 83
 // that is not on a directly connected network is left out and named in the error.
 func (n *Network) SyncRoutes(peers []Peer) error {
 	have, err := dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol},
 			netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
@@ -35,8 +36,9 @@ func (n *Network) SyncRoutes(peers []Peer) error {
 	var errs []error
 	want := map[netip.Prefix]netip.Addr{}
 	for _, p := range peers {
-		for _, c := range p.PodCIDRs.V4() {
-			if p.Via.Is4() && c.Masked() != n.pool.prefix {
+		for _, c := range p.PodCIDRs {
+			own := slices.ContainsFunc(n.stacks, func(s stack) bool { return s.pool.prefix == c.Masked() })
+			if p.Via.Is4() == c.Addr().Is4() && n.stack(c.Addr()) != nil && !own {
 				want[c.Masked()] = p.Via
 			}
 		}

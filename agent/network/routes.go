@@ -10,6 +10,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // Gossip is what Run needs of the gossip.
@@ -102,20 +103,33 @@ func peersOf(members []gossip.Member) []cni.Peer {
 	taken := given{}
 	peers := []cni.Peer{}
 	for _, mem := range members {
-		via := slices.IndexFunc(mem.NodeIPs, netip.Addr.Is4)
-		if via < 0 && !mem.Local {
-			continue
-		}
-		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), taken.overlaps)
+		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), func(p netip.Prefix) bool {
+			return !mem.Local && !viaOf(mem, p).IsValid() || taken.overlaps(p)
+		})
 		for _, p := range cidrs {
 			taken.add(p)
 		}
 		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
-		peers = append(peers, cni.Peer{PodCIDRs: cidrs, Via: mem.NodeIPs[via]})
+		for _, family := range []cidr.Prefixes{cidr.Prefixes(cidrs).V4(), cidr.Prefixes(cidrs).V6()} {
+			if len(family) > 0 {
+				peers = append(peers, cni.Peer{PodCIDRs: family, Via: viaOf(mem, family[0])})
+			}
+		}
 	}
 	return peers
+}
+
+// viaOf is the member's address that leads to a range of its pods: the first of the same
+// family. The zero Addr: it has none.
+func viaOf(m gossip.Member, p netip.Prefix) netip.Addr {
+	for _, a := range m.NodeIPs {
+		if a.Is4() == p.Addr().Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func compareBool(a, b bool) int {
