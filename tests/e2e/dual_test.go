@@ -64,7 +64,7 @@ func (f families) k(args ...string) string {
 func (f families) is(want, object, path string) {
 	f.t.Helper()
 	harness.Eventually(f.t, object+" has "+path+" "+want, func() (bool, string) {
-		out, err := f.Kubectl("", "get", object, "-o", "jsonpath="+path)
+		out, err := f.Kubectl("", append([]string{"get", "-o", "jsonpath=" + path}, strings.Fields(object)...)...)
 		return err == nil && strings.TrimSpace(out) == want, fmt.Sprint(out, err)
 	})
 }

@@ -162,7 +162,7 @@ func (r *reconciler) tellHolder(ctx context.Context, refused error) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return holds(s, r.addresses) && s.Name != name })
+	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return s.Name != name && holds(s, r.addresses) })
 	if i < 0 {
 		return errors.Join(refused, r.freeAddresses(ctx))
 	}
@@ -171,8 +171,8 @@ func (r *reconciler) tellHolder(ctx context.Context, refused error) error {
 		return nil
 	}
 	r.told = s.UID
-	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one", "address", s.Spec.ClusterIPs,
-		"service", s.Namespace+"/"+s.Name)
+	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one",
+		"address", s.Spec.ClusterIPs, "service", s.Namespace+"/"+s.Name)
 	r.events.Eventf(s, corev1.EventTypeWarning, "ClusterDNSAddress",
 		"%s is the address of the cluster's DNS, which answers there on every node instead of this Service; please recreate service with another clusterIP",
 		s.Spec.ClusterIP)
