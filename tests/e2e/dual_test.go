@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -159,6 +161,61 @@ func TestDualStack(t *testing.T) {
 	f.services(v6, second)
 	f.policies()
 	f.masquerades(v6, second)
+}
+
+// TestBecomesDualStack: a cluster of IPv4 gets its ranges of IPv6 while pods run: they stay
+// as they are, new ones have both, and Services get a second address when they ask.
+func TestBecomesDualStack(t *testing.T) {
+	t.Parallel() // with a cluster of its own
+	f, v6 := newFamilies(t, "becomes")
+	f.must(f.Up("--node-ip", f.Address))
+	second, err := f.Join("node2")
+	f.must(err)
+	f.MustWith(t, podsOnBoth, "apply", "-f", "-")
+	f.MustWith(t, `{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web},
+  ports: [{port: 80, targetPort: 8080}]}}`, "apply", "-f", "-")
+	f.k("wait", "node/node2", "--for=condition=Ready", "--timeout=60s")
+	f.k("rollout", "status", "daemonset/web", "--timeout=60s")
+	f.k("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+	f.is(`["10.244.1.0/24"]`, "node/node2", "{.spec.podCIDRs}")
+	const ids = "jsonpath={.items[*].status.containerStatuses[*].containerID} {.items[*].status.podIPs}"
+	before := f.k("get", "pods", "-o", ids)
+
+	rewrite := func(file string, replace ...string) {
+		data, err := os.ReadFile(file)
+		f.must(err)
+		text := strings.NewReplacer(append(replace, "10.244.0.0/16", bothPods, "10.96.0.0/16", bothServices)...)
+		f.must(os.WriteFile(file, []byte(text.Replace(string(data))), 0o600))
+	}
+	rewrite(filepath.Join(f.Dir, "coordinator.yaml"), "clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS)
+	f.Kill(t, "coordinator")
+	f.is(`["10.244.0.0/24","fd00:10:244::/64"]`, "node/node1", "{.spec.podCIDRs}")
+	f.is(`["10.244.1.0/24","fd00:10:244:1::/64"]`, "node/node2", "{.spec.podCIDRs}")
+	dns := []string{"- 10.96.0.10\n", "- 10.96.0.10\n- fd00:10:96::a\n"}
+	rewrite(filepath.Join(f.Dir, "agent.yaml"), append(dns, "nodeIP: "+f.Address, "nodeIP: "+f.Address+","+v6)...)
+	f.Kill(t, "agent")
+	f.must(second.Kill())
+	rewrite(filepath.Join(second.Dir, "agent.yaml"),
+		append(dns, "nodeIP: "+second.Address, "nodeIP: "+second.Address+","+second.Address6())...)
+	f.must(second.Start())
+	f.is(second.Address+" "+second.Address6(), "node/node2", `{.status.addresses[?(@.type=="InternalIP")].address}`)
+
+	f.is("10.96.0.10 fd00:10:96::a", "service/kube-dns -n kube-system", "{.spec.clusterIPs[*]}")
+	f.is(`["IPv4"] SingleStack`, "service/web", "{.spec.ipFamilies} {.spec.ipFamilyPolicy}") // DS-14
+	first := f.k("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	f.gets("client", at(first, "80"))
+	if after := f.k("get", "pods", "-o", ids); after != before {
+		t.Errorf("pods that run were touched: before\n%s\nand then\n%s", before, after)
+	}
+	f.k("delete", "pods", "--all", "--now")
+	f.MustWith(t, podsOnBoth, "apply", "-f", "-")
+	f.k("rollout", "status", "daemonset/web", "--timeout=60s")
+	f.k("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+	f.addresses(v6)
+	f.k("patch", "service", "web", "-p", `{"spec":{"ipFamilyPolicy":"PreferDualStack"}}`) // DS-16
+	f.is(first+` ["IPv4","IPv6"]`, "service/web", "{.spec.clusterIP} {.spec.ipFamilies}")
+	f.gets("client", at(f.k("get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[1]}"), "80"))
+	f.answers("client", "fd00:10:96::a", "aaaa", "web.default.svc.cluster.local", "fd00:10:96::")
 }
 
 // addresses: what is told of a pod's addresses, and that each leads to it (DS-1).
