@@ -218,6 +218,52 @@ func TestBecomesDualStack(t *testing.T) {
 	f.answers("client", "fd00:10:96::a", "aaaa", "web.default.svc.cluster.local", "fd00:10:96::")
 }
 
+// TestIPv6Alone: a cluster of IPv6, on machines that have no other address.
+func TestIPv6Alone(t *testing.T) {
+	t.Parallel() // with a cluster of its own
+	f, v6 := newFamilies(t, "six")
+	const pods, services, dns = "fd00:10:244::/56", "fd00:10:96::/112", "fd00:10:96::a"
+	noIPv4 := func(netns string) {
+		if out, err := harness.Command(netns, "ip", "-4", "address", "flush", "dev", "eth0").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	noIPv4(f.NetNS)
+	f.must(f.Up("--cluster-cidr", pods, "--service-cidr", services, "--cluster-dns", dns, "--node-ip", v6))
+	f.Address = "[" + v6 + "]" // by which the second joins
+	second, err := f.Host("node2", func(a *harness.Agent, c *agentconfig.Config) {
+		c.NodeIP, c.ClusterCIDR, c.ServiceCIDR, c.ClusterDNS = a.Address6(), pods, services, []string{dns}
+	})
+	f.must(err)
+	noIPv4(second.NetNS)
+	f.must(second.Start())
+	f.is(`["fd00:10:244::/64"]`, "node/node1", "{.spec.podCIDRs}")
+	f.is(second.Address6(), "node/node2", `{.status.addresses[?(@.type=="InternalIP")].address}`)
+	f.MustWith(t, podsOnBoth, "apply", "-f", "-")
+	f.MustWith(t, `{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, type: NodePort,
+  ports: [{port: 80, targetPort: 8080}], ipFamilyPolicy: PreferDualStack}}`, "apply", "-f", "-") // DS-8
+	f.k("rollout", "status", "daemonset/web", "--timeout=60s")
+	f.k("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+	f.is(`["IPv6"]`, "service/web", "{.spec.ipFamilies}")
+	if ips := f.k("get", "pods", "-o", "jsonpath={.items[*].status.podIPs[*].ip}"); strings.Contains(ips, ".") {
+		t.Errorf("addresses of pods: %s", ips)
+	}
+	for ip := range strings.FieldsSeq(f.k("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}")) {
+		f.gets("client", at(ip, "8080"))
+	}
+	f.gets("client", "http://web")
+	f.gets("client", at(v6, "8088"))
+	port := f.k("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	f.gets("client", at(second.Address6(), port))
+	f.answers("client", dns, "aaaa", "kubernetes.default.svc.cluster.local", "fd00:10:96::1")
+	if out := f.k("logs", "client"); out != "" {
+		t.Errorf("logs: %s", out)
+	}
+	// The agent comes again.
+	f.Kill(t, "agent")
+	f.gets("client", "http://web")
+}
+
 // addresses: what is told of a pod's addresses, and that each leads to it (DS-1).
 func (f families) addresses(v6 string) {
 	f.t.Helper()
