@@ -189,8 +189,13 @@ func TestBecomesDualStack(t *testing.T) {
 	}
 	rewrite(filepath.Join(f.Dir, "coordinator.yaml"), "clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS)
 	f.Kill(t, "coordinator")
-	f.is(`["10.244.0.0/24","fd00:10:244::/64"]`, "node/node1", "{.spec.podCIDRs}")
-	f.is(`["10.244.1.0/24","fd00:10:244:1::/64"]`, "node/node2", "{.spec.podCIDRs}")
+	for i, node := range []string{"node1", "node2"} {
+		first := fmt.Sprintf("10.244.%d.0/24 fd00:10:244:", i)
+		harness.Eventually(t, node+" has a range of each family", func() (bool, string) {
+			out, err := f.Kubectl("", "get", "node", node, "-o", "jsonpath={.spec.podCIDRs[*]}")
+			return err == nil && strings.HasPrefix(out, first), fmt.Sprint(out, err)
+		})
+	}
 	dns := []string{"- 10.96.0.10\n", "- 10.96.0.10\n- fd00:10:96::a\n"}
 	rewrite(filepath.Join(f.Dir, "agent.yaml"), append(dns, "nodeIP: "+f.Address, "nodeIP: "+f.Address+","+v6)...)
 	f.Kill(t, "agent")
@@ -224,7 +229,8 @@ func TestIPv6Alone(t *testing.T) {
 	f, v6 := newFamilies(t, "six")
 	const pods, services, dns = "fd00:10:244::/56", "fd00:10:96::/112", "fd00:10:96::a"
 	noIPv4 := func(netns string) {
-		if out, err := harness.Command(netns, "ip", "-4", "address", "flush", "dev", "eth0").CombinedOutput(); err != nil {
+		out, err := harness.Command(netns, "ip", "-4", "address", "flush", "dev", "eth0").CombinedOutput()
+		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -268,7 +274,7 @@ func TestIPv6Alone(t *testing.T) {
 func (f families) addresses(v6 string) {
 	f.t.Helper()
 	ips := strings.Fields(f.k("get", "pod", "client", "-o", "jsonpath={.status.podIPs[*].ip}"))
-	if len(ips) != 2 || !strings.HasPrefix(ips[0], "10.244.0.") || !strings.HasPrefix(ips[1], "fd00:10:244::") {
+	if len(ips) != 2 || !strings.HasPrefix(ips[0], "10.244.0.") || !strings.HasPrefix(ips[1], "fd00:10:244:") {
 		f.t.Fatalf("addresses of the client: %v", ips)
 	}
 	want := strings.Join(ips, ",") + " " + f.Address + "," + v6
