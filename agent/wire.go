@@ -141,7 +141,7 @@ func build(
 	if err := makeDirs(cfg); err != nil {
 		return nil, nil, err
 	}
-	facts, err := host.Look(cfg.RootDir, cfg.NodeIP)
+	facts, err := host.Look(cfg.RootDir, cfg.NodeIP, familiesOf(cfg)...)
 	if err != nil {
 		return nil, nil, err
 	}

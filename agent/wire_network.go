@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/stats"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
@@ -28,6 +29,17 @@ func addrs(list []string) []netip.Addr {
 	for _, s := range list {
 		if ip, err := netip.ParseAddr(s); err == nil {
 			out = append(out, ip)
+		}
+	}
+	return out
+}
+
+// familiesOf are those of the cluster's pods, the primary one first: the node needs an
+// address of each, by which other nodes' pods of the family reach its own.
+func familiesOf(cfg *config.Config) (out []int) {
+	for _, p := range cidr.Parse(cfg.ClusterCIDR) {
+		if f := int(nft.FamilyOf(p.Addr()).AF()); !slices.Contains(out, f) {
+			out = append(out, f)
 		}
 	}
 	return out

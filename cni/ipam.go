@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// pool gives out the addresses of one prefix. A reservation is a symbolic link
+// pool gives out the addresses of one prefix; those of both families may share a
+// directory. A reservation is a symbolic link
 // named by the address whose target names the owner: made and read in one
 // atomic system call, so that processes share a directory without a lock and a
 // crash leaves no half-written state.
@@ -25,6 +26,16 @@ var ErrNoAddress = errors.New("no free address")
 // lastLink remembers the address given out last, so that a freed one rests
 // for as long as possible before it comes around again.
 const lastLink = "last"
+
+// lastLink6 is the same for IPv6. The other name is that of earlier versions.
+const lastLink6 = "last6"
+
+func (p pool) lastLink() string {
+	if p.prefix.Addr().Is6() {
+		return lastLink6
+	}
+	return lastLink
+}
 
 // gateway is the first address of the prefix; it belongs to the bridge.
 func (p pool) gateway() netip.Addr { return p.prefix.Masked().Addr().Next() }
@@ -45,11 +56,14 @@ func (p pool) reserve(owner, pod string) (netip.Addr, error) {
 		return netip.Addr{}, err
 	}
 	for a, o := range held {
-		if o == owner {
+		if o == owner && a.Is4() == p.prefix.Addr().Is4() {
 			return a, nil
 		}
 	}
-	if last, ok := used[pod]; ok && pod != "" && p.usable(last) {
+	for _, last := range used[pod] {
+		if pod == "" || !p.usable(last) {
+			continue
+		}
 		if err := os.Symlink(owner, filepath.Join(p.dir, last.String())); err == nil {
 			return last, nil
 		}
@@ -65,7 +79,7 @@ func (p pool) reserve(owner, pod string) (netip.Addr, error) {
 func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error) {
 	first := p.gateway().Next()
 	a := first
-	if t, err := os.Readlink(filepath.Join(p.dir, lastLink)); err == nil {
+	if t, err := os.Readlink(filepath.Join(p.dir, p.lastLink())); err == nil {
 		if last, err := netip.ParseAddr(t); err == nil && p.usable(last.Next()) {
 			a = last.Next()
 		}
@@ -86,7 +100,7 @@ func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error)
 		err := os.Symlink(owner, filepath.Join(p.dir, a.String()))
 		switch {
 		case err == nil:
-			p.link(a.String(), lastLink)
+			p.link(a.String(), p.lastLink())
 			return a, nil
 		case !errors.Is(err, fs.ErrExist):
 			return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
@@ -115,9 +129,9 @@ func (p pool) held() (map[netip.Addr]string, error) {
 	return held, err
 }
 
-// read lists the reservations with their owners, and the pods with the address
-// that each had last.
-func (p pool) read() (held map[netip.Addr]string, used map[string]netip.Addr, err error) {
+// read lists the reservations with their owners, of both families, and the pods
+// with the addresses that each had last.
+func (p pool) read() (held map[netip.Addr]string, used map[string][]netip.Addr, err error) {
 	d, err := os.Open(p.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -130,7 +144,7 @@ func (p pool) read() (held map[netip.Addr]string, used map[string]netip.Addr, er
 	if err != nil {
 		return nil, nil, fmt.Errorf("list addresses: %w", err)
 	}
-	held, used = make(map[netip.Addr]string, len(names)), make(map[string]netip.Addr, len(names))
+	held, used = make(map[netip.Addr]string, len(names)), make(map[string][]netip.Addr, len(names))
 	for _, name := range names {
 		text, isUsed := strings.CutPrefix(name, usedPrefix)
 		a, err := netip.ParseAddr(text)
@@ -140,7 +154,7 @@ func (p pool) read() (held map[netip.Addr]string, used map[string]netip.Addr, er
 		switch target, err := os.Readlink(filepath.Join(p.dir, name)); {
 		case err != nil: // freed at this moment
 		case isUsed:
-			used[target] = a
+			used[target] = append(used[target], a)
 		default:
 			held[a] = target
 		}

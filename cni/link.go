@@ -1,8 +1,10 @@
 package cni
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -17,22 +19,44 @@ import (
 )
 
 // link is one veth pair: its node side is a port of the bridge, its pod side
-// has a /32 address and sends everything to the bridge. So also traffic within
+// has addresses without a network around them (/32, /128), one of each family, and
+// sends everything to the bridge. So also traffic within
 // the node is routed, and Services work between neighbours without br_netfilter.
 type link struct {
 	sandbox podnet.Sandbox
-	addr    netip.Addr
-	gateway netip.Addr
+	ends    []end
+	router  net.HardwareAddr // the bridge's
 	bridge  int
 	group   uint32
 	mtu     int
 }
 
-// macOf derives the hardware address from the IP address: a reused address
-// keeps its neighbours' ARP entries true.
-func macOf(a netip.Addr) net.HardwareAddr {
-	b := a.As4()
-	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+// end is one address of a pod, with that of the node which leads on from there.
+type end struct{ addr, gateway netip.Addr }
+
+func (l link) addrs() (out []netip.Addr) {
+	for _, e := range l.ends {
+		out = append(out, e.addr)
+	}
+	return out
+}
+
+// macOf derives the hardware address from the IP addresses, of which there is one of
+// each family at most: a reused address keeps its neighbours' ARP entries true. With
+// both families it is by the IPv4 address.
+func macOf(addrs ...netip.Addr) net.HardwareAddr {
+	for _, a := range addrs {
+		if a.Is4() {
+			b := a.As4()
+			return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+		}
+	}
+	// Within a range the last four bytes differ, of two ranges the sums mostly.
+	b := addrs[0].As16()
+	h := fnv.New32a()
+	_, _ = h.Write(b[:12]) // never fails
+	low := h.Sum32() ^ binary.BigEndian.Uint32(b[12:])
+	return binary.BigEndian.AppendUint32(net.HardwareAddr{0x0a, 0x59}, low)
 }
 
 func (l link) connect() error {
@@ -60,7 +84,7 @@ func (l link) createPair(ns netns.NsHandle) error {
 	attrs.Group = l.group
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerNamespace = l.sandbox.IfName, netlink.NsFd(int(ns))
-	veth.PeerHardwareAddr, veth.PeerMTU = macOf(l.addr), uint32(l.mtu)
+	veth.PeerHardwareAddr, veth.PeerMTU = macOf(l.addrs()...), uint32(l.mtu)
 	err := netlink.LinkAdd(veth)
 	if errors.Is(err, unix.EEXIST) {
 		if err := deleteLink(attrs.Name); err != nil {
@@ -91,21 +115,26 @@ func (l link) configurePod(h *netlink.Handle) error {
 	}
 	index := eth.Attrs().Index
 	lo := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: loopback}}
-	steps := []struct {
+	type step struct {
 		what string
 		do   func() error
-	}{
-		{"loopback up", func() error { return h.LinkSetUp(lo) }},
-		{"address", func() error {
-			return h.AddrReplace(eth, &netlink.Addr{IPNet: hostNet(l.addr)})
-		}},
-		{"interface up", func() error { return h.LinkSetUp(eth) }},
-		{"gateway route", func() error {
-			return h.RouteReplace(&netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: hostNet(l.gateway)})
-		}},
-		{"default route", func() error {
-			return h.RouteReplace(&netlink.Route{LinkIndex: index, Gw: l.gateway.AsSlice()})
-		}},
+	}
+	steps := []step{{"loopback up", func() error { return h.LinkSetUp(lo) }}}
+	for _, e := range l.ends {
+		steps = append(steps, step{"address", func() error { return h.AddrReplace(eth, hostAddr(e.addr)) }})
+	}
+	steps = append(steps, step{"interface up", func() error { return h.LinkSetUp(eth) }})
+	for _, e := range l.ends {
+		if e.addr.Is6() {
+			steps = append(steps, step{"gateway's hardware address", func() error {
+				return h.NeighSet(neighbour(index, e.gateway, l.router))
+			}})
+		}
+		steps = append(steps, step{"gateway route", func() error {
+			return h.RouteReplace(&netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_LINK, Dst: hostNet(e.gateway)})
+		}}, step{"default route", func() error {
+			return h.RouteReplace(&netlink.Route{LinkIndex: index, Gw: e.gateway.AsSlice()})
+		}})
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -113,6 +142,24 @@ func (l link) configurePod(h *netlink.Handle) error {
 		}
 	}
 	return nil
+}
+
+// hostAddr is an address for an interface. Nobody else may have it, so that IPv6 needs
+// not ask first (RFC 4862, 5.4).
+func hostAddr(a netip.Addr) *netlink.Addr {
+	out := &netlink.Addr{IPNet: hostNet(a)}
+	if a.Is6() {
+		out.Flags = unix.IFA_F_NODAD
+	}
+	return out
+}
+
+// neighbour says for good which hardware address an IPv6 address has: no pod is asked,
+// and none is believed (sender.go).
+func neighbour(index int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
+	return &netlink.Neigh{
+		LinkIndex: index, Family: netlink.FAMILY_V6, State: netlink.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac,
+	}
 }
 
 func hostNet(a netip.Addr) *net.IPNet {
@@ -141,12 +188,14 @@ func (l link) check() error {
 	if err != nil {
 		return fmt.Errorf("pod network: interface %s: %w", l.sandbox.IfName, err)
 	}
-	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(eth, netlink.FAMILY_V4) })
+	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(eth, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("pod network: addresses of %s: %w", l.sandbox.IfName, err)
 	}
-	if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.Equal(l.addr.AsSlice()) }) {
-		return fmt.Errorf("pod network: %s lacks the address %s", l.sandbox.IfName, l.addr)
+	for _, e := range l.ends {
+		if !slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.IP.Equal(e.addr.AsSlice()) }) {
+			return fmt.Errorf("pod network: %s lacks the address %s", l.sandbox.IfName, e.addr)
+		}
 	}
 	return nil
 }

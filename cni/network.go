@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,7 +27,7 @@ const (
 // Config of a node's pod network.
 type Config struct {
 	Bridge       string        // default shoal0
-	PodCIDRs     cidr.Prefixes // this node's; an IPv4 one is needed, others are kept for dual stack
+	PodCIDRs     cidr.Prefixes // this node's, one or one of each family; the first is the pods' primary one
 	ClusterCIDRs cidr.Prefixes // all nodes' pod networks: traffic to them is not masqueraded
 	// ServiceCIDRs are routed to the bridge, so that the node itself reaches Services
 	// without a default route. No host port answers on them.
@@ -44,7 +43,7 @@ type Config struct {
 // Network is a node's pod network. Its methods may be called at the same time.
 type Network struct {
 	cfg    Config
-	pool   pool
+	stacks []stack // by family, the primary one first
 	reaper reaper
 
 	overlay   overlay
@@ -77,10 +76,10 @@ func hostIf(s podnet.Sandbox) string {
 
 // Result tells what Add made.
 type Result struct {
-	Addrs   []netip.Addr
-	Gateway netip.Addr
-	HostIf  string
-	MAC     string
+	Addrs    []netip.Addr // the primary family's first
+	Gateways []netip.Addr // of each address
+	HostIf   string
+	MAC      string
 }
 
 // New checks the configuration; nothing is made before the first Add or Ensure.
@@ -97,19 +96,11 @@ func New(cfg Config) (*Network, error) {
 	cfg.Overlay.VXLANPort = cmp.Or(cfg.Overlay.VXLANPort, DefaultVXLANPort)
 	cfg.Overlay.WireGuardPort = cmp.Or(cfg.Overlay.WireGuardPort, DefaultWireGuardPort)
 	cfg.Overlay.VXLANID = cmp.Or(cfg.Overlay.VXLANID, DefaultVXLANID)
-	served := cfg.PodCIDRs.V4()
-	if len(served) == 0 {
-		return nil, errors.New("pod network: no IPv4 pod CIDR")
+	stacks, err := stacksOf(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("pod network: %w", err)
 	}
-	p := served[0].Masked()
-	if p.Bits() > 29 {
-		return nil, fmt.Errorf("pod network: %s is too small", p)
-	}
-	return &Network{
-		cfg:   cfg,
-		pool:  pool{dir: filepath.Join(cfg.StateDir, cfg.Bridge), prefix: p},
-		ports: map[string][]podnet.HostPort{},
-	}, nil
+	return &Network{cfg: cfg, stacks: stacks, ports: map[string][]podnet.HostPort{}}, nil
 }
 
 // Ensure makes the bridge, its address, the node's switches and the nftables
@@ -180,17 +171,15 @@ func (n *Network) Know(list []podnet.Sandbox) error {
 
 // CloseHostPorts takes the host ports of a pod away; all else stays until Del.
 func (n *Network) CloseHostPorts(s podnet.Sandbox) error {
-	held, err := n.pool.held()
+	held, err := n.heldBy(ownerOf(s))
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
-	for addr, owner := range held {
-		if owner != ownerOf(s) {
-			continue
-		}
-		if err := n.removeHostPorts(s, addr); err != nil {
-			return fmt.Errorf("pod network: %w", err)
-		}
+	if len(held) == 0 {
+		return nil
+	}
+	if err := n.removeHostPorts(s, held); err != nil {
+		return fmt.Errorf("pod network: %w", err)
 	}
 	return nil
 }
@@ -208,15 +197,14 @@ func (n *Network) Add(ctx context.Context, s podnet.Sandbox) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	addr, err := n.pool.reserve(ownerOf(s), s.UID)
+	ends, err := n.reserve(s)
 	if err != nil {
 		return Result{}, fmt.Errorf("pod network: %w", err)
 	}
-	l := link{sandbox: s, addr: addr, gateway: n.pool.gateway(), bridge: bridge,
-		group: portGroup(n.cfg.Bridge), mtu: mtu}
+	l := link{sandbox: s, ends: ends, router: n.mac(), bridge: bridge, group: portGroup(n.cfg.Bridge), mtu: mtu}
 	// The kernel makes interfaces and rules under different locks.
 	rules := make(chan error, 1)
-	go func() { rules <- n.addRules(s, addr) }()
+	go func() { rules <- n.addRules(s, l.addrs()) }()
 	err, rulesErr := l.connect(), <-rules
 	if err != nil {
 		// Somebody may have deleted the bridge; the next Add looks.
@@ -226,68 +214,74 @@ func (n *Network) Add(ctx context.Context, s podnet.Sandbox) (Result, error) {
 		return Result{}, fmt.Errorf("pod network: connect %s: %w", s.NetNS, err)
 	}
 	if rulesErr != nil {
-		return Result{}, fmt.Errorf("pod network: rules for %s: %w", addr, rulesErr)
+		return Result{}, fmt.Errorf("pod network: rules for %s: %w", l.addrs()[0], rulesErr)
 	}
-	return Result{Addrs: []netip.Addr{addr}, Gateway: l.gateway, HostIf: hostIf(s), MAC: macOf(addr).String()}, nil
+	r := Result{HostIf: hostIf(s), MAC: macOf(l.addrs()...).String()}
+	for _, e := range ends {
+		r.Addrs, r.Gateways = append(r.Addrs, e.addr), append(r.Gateways, e.gateway)
+	}
+	return r, nil
 }
 
 // Del disconnects a pod and frees its address. It needs no network namespace,
 // and disconnecting what is not connected is no error.
 func (n *Network) Del(ctx context.Context, s podnet.Sandbox) error {
-	held, err := n.pool.held()
+	held, err := n.heldBy(ownerOf(s))
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
-	var errs []error
-	for addr, owner := range held {
-		if owner == ownerOf(s) {
-			errs = append(errs, n.detach(s, addr))
-		}
+	if len(held) > 0 {
+		err = n.detach(s, held)
+	} else {
+		err = n.reaper.delete(hostIf(s), shaperOf(s))
 	}
-	if len(errs) == 0 {
-		errs = append(errs, n.reaper.delete(hostIf(s), shaperOf(s)))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	return nil
 }
 
-func (n *Network) detach(s podnet.Sandbox, addr netip.Addr) error {
-	if err := n.removeHostPorts(s, addr); err != nil {
+// detach takes away what is of a sandbox with these addresses.
+func (n *Network) detach(s podnet.Sandbox, addrs []netip.Addr) error {
+	if err := n.removeHostPorts(s, addrs); err != nil {
 		return err
 	}
 	silenced := make(chan error, 1)
-	go func() { silenced <- n.silence(s, addr) }() // while the interface ends
+	go func() { silenced <- n.silence(s, addrs) }() // while the interface ends
 	if err := errors.Join(n.reaper.delete(hostIf(s), shaperOf(s)), <-silenced); err != nil {
 		return err
 	}
-	return n.pool.release(addr)
+	var errs []error
+	for _, a := range addrs {
+		errs = append(errs, n.release(a))
+	}
+	return errors.Join(errs...)
 }
 
 // Check tells what is wrong with a pod's connection, nil if nothing is.
 func (n *Network) Check(ctx context.Context, s podnet.Sandbox) error {
-	held, err := n.pool.held()
+	held, err := n.heldBy(ownerOf(s))
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
-	for addr, owner := range held {
-		if owner == ownerOf(s) {
-			l := link{sandbox: s, addr: addr, gateway: n.pool.gateway()}
-			return l.check()
-		}
+	if len(held) == 0 {
+		return fmt.Errorf("pod network: %s has no address", ownerOf(s))
 	}
-	return fmt.Errorf("pod network: %s has no address", ownerOf(s))
+	l := link{sandbox: s}
+	for _, a := range held {
+		l.ends = append(l.ends, end{addr: a})
+	}
+	return l.check()
 }
 
 // Owners lists the sandbox ids that hold an address.
 func (n *Network) Owners() ([]string, error) {
-	held, err := n.pool.held()
+	held, err := n.held()
 	if err != nil {
 		return nil, fmt.Errorf("pod network: %w", err)
 	}
 	var ids []string
-	for _, owner := range held {
+	for owner := range held {
 		id, _, _ := strings.Cut(owner, "/")
 		ids = append(ids, id)
 	}
@@ -301,14 +295,14 @@ func (n *Network) GC(ctx context.Context, valid []podnet.Sandbox) error {
 	for _, s := range valid {
 		keep[ownerOf(s)] = true
 	}
-	held, err := n.pool.held()
+	held, err := n.held()
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	var errs []error
-	for addr, owner := range held {
+	for owner, addrs := range held {
 		if !keep[owner] {
-			errs = append(errs, n.detach(ownedBy(owner), addr))
+			errs = append(errs, n.detach(ownedBy(owner), addrs))
 		}
 	}
 	return errors.Join(errs...)
@@ -319,7 +313,8 @@ func (n *Network) Cleanup() error {
 	_, err := n.SyncPeers(Self{}, nil)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err = errors.Join(err, n.deleteBridge(), n.deleteTable(), removeState(n.cfg.StateDir, n.pool.dir))
+	err = errors.Join(err, n.deleteBridge(), n.deleteTable(),
+		removeState(n.cfg.StateDir, n.stacks[0].pool.dir))
 	n.bridge = 0
 	return err
 }

@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 func serve(t testing.TB, ns, addr string) {
 	t.Helper()
 	var l net.Listener
-	if err := nstest.In(ns, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+	if err := nstest.In(ns, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
@@ -81,7 +81,7 @@ func askFor(t testing.TB, ns, addr string, patience time.Duration) (string, erro
 	t.Helper()
 	var got string
 	dial := func() error {
-		c, err := net.DialTimeout("tcp4", addr, patience)
+		c, err := net.DialTimeout("tcp", addr, patience)
 		if err != nil {
 			return err
 		}

@@ -210,7 +210,11 @@ func onLink(r netlink.Route) bool {
 // itself sends through a tunnel is from them. With its own address the answer of a pod
 // would take another way back, on which nobody knows the pod.
 func (n *Network) gateways() map[nft.Family]netip.Addr {
-	return map[nft.Family]netip.Addr{nft.V4: n.pool.gateway()}
+	out := map[nft.Family]netip.Addr{}
+	for _, s := range n.stacks {
+		out[s.Family] = s.gateway()
+	}
+	return out
 }
 
 // gatewayOf is the address that a node has in one of its pod networks.

@@ -94,7 +94,7 @@ type site struct {
 func routed(t *testing.T, here *Network, mtu int) (a, b site, router string) {
 	t.Helper()
 	router = nstest.New(t)
-	a = site{node: "192.0.2.1", pods: here.pool.prefix, net: here}
+	a = site{node: "192.0.2.1", pods: here.stacks[0].pool.prefix, net: here}
 	b = site{ns: nstest.New(t), node: "198.51.100.1", pods: netip.MustParsePrefix("10.244.8.0/24")}
 	uplink(t, router, a.ns, "up0", "192.0.2.1/24", "192.0.2.254/24", "r0", mtu)
 	uplink(t, router, b.ns, "up0", "198.51.100.1/24", "198.51.100.254/24", "r1", mtu)

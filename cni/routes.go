@@ -18,7 +18,8 @@ type Peer struct {
 	Name     string
 	PodCIDRs cidr.Prefixes
 	Via      netip.Addr
-	// Nodes are all addresses of the node, for tunnels.
+	// Nodes are all addresses of the node: for tunnels, and for pods of another family
+	// than Via's.
 	Nodes []netip.Addr
 	// Self is this node as the peer sees it, End the peer as this node does.
 	Self, End End
@@ -39,7 +40,7 @@ const routeProtocol = 83
 // that is not on a directly connected network is left out and named in the error.
 func (n *Network) SyncRoutes(peers []Peer) error {
 	have, err := dump(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol},
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: routeProtocol},
 			netlink.RT_FILTER_PROTOCOL)
 	})
 	if err != nil {
@@ -48,9 +49,10 @@ func (n *Network) SyncRoutes(peers []Peer) error {
 	var errs []error
 	want := map[netip.Prefix]netip.Addr{}
 	for _, p := range peers {
-		for _, c := range p.PodCIDRs.V4() {
-			if p.Via.Is4() && c.Masked() != n.pool.prefix {
-				want[c.Masked()] = p.Via
+		for _, c := range p.PodCIDRs {
+			own := slices.ContainsFunc(n.stacks, func(s stack) bool { return s.pool.prefix == c.Masked() })
+			if via := p.via(c); via.IsValid() && n.stack(c.Addr()) != nil && !own {
+				want[c.Masked()] = via
 			}
 		}
 	}
@@ -71,6 +73,17 @@ func (n *Network) SyncRoutes(peers []Peer) error {
 		errs = append(errs, addRoute(dst, via))
 	}
 	return errors.Join(errs...)
+}
+
+// via is the node's address that leads to a range of its pods: one of the same family. The
+// zero Addr: it has none.
+func (p Peer) via(c netip.Prefix) netip.Addr {
+	for _, a := range append([]netip.Addr{p.Via}, p.Nodes...) {
+		if a.IsValid() && a.Is4() == c.Addr().Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func routeKey(r netlink.Route) (netip.Prefix, netip.Addr) {

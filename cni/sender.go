@@ -14,19 +14,16 @@ import (
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
-// What a pod may send: IPv4 packets and ARP from its own hardware and IP
-// address, to the node and to nobody else. A table of the bridge family checks
+// What a pod may send: IPv4 and IPv6 packets and ARP from its own hardware and IP
+// addresses, to the node and to nobody else. A table of the bridge family checks
 // each frame at the port where it enters the bridge, before anything learns from
-// it; all other frames end there: other protocols, IPv6 and with it router
-// advertisements and neighbour discovery (the pod network is IPv4), and what is
-// addressed to another port of the bridge or to all. So ports are isolated from
+// it; all other frames end there: other protocols, router advertisements and neighbour
+// discovery (pod and node are told each other's hardware addresses instead: see
+// neighbour), and what is addressed to another port of the bridge or to all. So ports are isolated from
 // each other. The bridge's own flag for that would be shorter, but breaks
 // Services between pods of one node where the host has
 // net.bridge.bridge-nf-call-iptables on: br_netfilter rewrites the destination
 // of a packet for the node and sends it on from port to port.
-
-// senders holds who may send what: port . hardware address . address.
-var senders = &nft.Set{Name: "pods", Key: nft.V4.Sender().Type(), Keep: true}
 
 // portGroup is the interface group (ip-link(8)) of the pods' interfaces on the
 // node's side, one for each bridge: rules tell by it which frames are pods'.
@@ -40,42 +37,70 @@ func portGroup(bridge string) uint32 {
 // Elements stay: another process may have added some since the pods were read.
 func (n *Network) bridgedObjects() (nft.Objects, error) {
 	o := nft.NewObjects(n.bridgedTable())
-	o.AddSets(senders)
 	const check, enter, between = "pods", "prerouting", "forward"
-	packet := nft.In(nft.V4.Sender(), senders)
-	o.AddRule(check, nft.EtherType(unix.ETH_P_IP), nft.EtherTo(macOf(n.pool.gateway())), packet, nft.Return())
-	frame, tells := nft.In(nft.ARPFrame(), senders), nft.In(nft.ARPSender(), senders)
-	o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), frame, tells, nft.Return())
+	for _, s := range n.stacks {
+		o.AddSets(s.senders)
+		packet := nft.In(s.Sender(), s.senders)
+		if s.Family == nft.V6 {
+			o.AddRule(check, nft.EtherType(unix.ETH_P_IPV6), nft.ProtoIs(unix.IPPROTO_ICMPV6), nft.Jump(discovery))
+			o.AddRule(check, nft.EtherType(unix.ETH_P_IPV6), nft.EtherTo(n.mac()), packet, nft.Return())
+			for kind := uint8(ndFirst); kind <= ndLast; kind++ {
+				o.AddRule(discovery, nft.ICMPType(kind), nft.Drop())
+			}
+			continue
+		}
+		o.AddRule(check, nft.EtherType(unix.ETH_P_IP), nft.EtherTo(n.mac()), packet, nft.Return())
+		frame, tells := nft.In(nft.ARPFrame(), s.senders), nft.In(nft.ARPSender(), s.senders)
+		o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), frame, tells, nft.Return())
+	}
 	o.AddRule(check, nft.Count(), nft.Drop())
 	o.AddChain(enter, nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityBridged})
 	o.AddRule(enter, nft.FromGroup(reapGroup), nft.Drop()) // about to be deleted
 	o.AddRule(enter, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.Goto(check))
 	// What a pod asks all ports for, only the node answers.
 	o.AddChain(between, nft.Hook{Kind: nft.Filter, At: nft.Forward, Priority: nft.PriorityBridged})
-	o.AddRule(between, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.EtherTypeNot(unix.ETH_P_IP), nft.Drop())
-	held, err := n.pool.held()
+	o.AddRule(between, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.EtherTypeNot(unix.ETH_P_IP),
+		nft.EtherTypeNot(unix.ETH_P_IPV6), nft.Drop())
+	held, err := n.held()
 	if err != nil {
 		return o, err
 	}
-	for addr, owner := range held {
-		o.Add(senders, senderOf(ownedBy(owner), addr), nil)
+	for owner, addrs := range held {
+		n.addSenders(o, ownedBy(owner), addrs)
 	}
 	return o, nil
 }
 
-func senderOf(s podnet.Sandbox, addr netip.Addr) nft.Data {
-	return nft.Data{}.Interface(hostIf(s)).MAC(macOf(addr)).Addr(addr)
+// discovery is the chain that drops what pods say of hardware addresses and routes
+// by ICMPv6 (RFC 4861, 4): the kinds from the router solicitation to the redirect.
+const (
+	discovery = "discovery"
+	ndFirst   = 133
+	ndLast    = 137
+)
+
+// addSenders adds that a pod may send from its addresses.
+func (n *Network) addSenders(o nft.Objects, s podnet.Sandbox, addrs []netip.Addr) {
+	for _, a := range addrs {
+		if st := n.stack(a); st != nil {
+			o.Add(st.senders, nft.Data{}.Interface(hostIf(s)).MAC(macOf(addrs...)).Addr(a), nil)
+		}
+	}
 }
 
-// silence takes back what a pod may send; it need not have been allowed.
-func (n *Network) silence(s podnet.Sandbox, addr netip.Addr) error {
+// silence takes back what a pod may send, and the node's word of where it is; it need
+// not have been allowed.
+func (n *Network) silence(s podnet.Sandbox, addrs []netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
+	if err := forgetNeighbours(n.bridge, addrs); err != nil {
+		return err
+	}
 	c := nft.NewChange(n.bridgedTable())
-	c.Del.Add(senders, senderOf(s, addr), nil)
+	n.addSenders(c.Del, s, addrs)
 	if err := n.conn.Apply(c); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("sender of pod: %w", err)
 	}
@@ -85,7 +110,7 @@ func (n *Network) silence(s podnet.Sandbox, addr netip.Addr) error {
 // adoptPorts makes ports of an earlier version subject to the rules, and what
 // somebody changed about a port.
 func (n *Network) adoptPorts() error {
-	held, err := n.pool.held()
+	held, err := n.held()
 	if err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
@@ -93,7 +118,7 @@ func (n *Network) adoptPorts() error {
 		return nil
 	}
 	ours := make(map[string]bool, len(held))
-	for _, owner := range held {
+	for owner := range held {
 		ours[hostIf(ownedBy(owner))] = true
 	}
 	links, err := dump(netlink.LinkList)

@@ -135,7 +135,7 @@ const victimPort = 9999
 func newAttacker(t *testing.T, n *Network) *attacker {
 	a, ra := attach(t, n, "attacker")
 	b, rb := attach(t, n, "victim")
-	x := &attacker{t: t, n: n, addr: ra.Addrs[0], victim: rb.Addrs[0], gateway: ra.Gateway, victimNS: b.NetNS}
+	x := &attacker{t: t, n: n, addr: ra.Addrs[0], victim: rb.Addrs[0], gateway: ra.Gateways[0], victimNS: b.NetNS}
 	x.out, x.in, x.bridge = openWire(t, a.NetNS, "eth0"), openWire(t, b.NetNS, "eth0"), openWire(t, "", DefaultBridge)
 	var err error
 	if x.node, err = net.ListenPacket("udp4", ":9999"); err != nil {

@@ -91,7 +91,7 @@ func TestBandwidth(t *testing.T) {
 	slowIn, in := attachShaped(t, n, "in", podnet.Bandwidth{IngressRate: shapedRate})
 	slowOut, out := attachShaped(t, n, "out", podnet.Bandwidth{EgressRate: shapedRate, EgressBurst: 1 << 31})
 	other, o := attachShaped(t, n, "other", podnet.Bandwidth{})
-	gateway := n.pool.gateway()
+	gateway := n.stacks[0].gateway()
 	check := func(what, from, to string, addr netip.Addr, slow bool) {
 		t.Helper()
 		took := transfer(t, from, to, addr, shapedBytes)

@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -14,29 +15,21 @@ import (
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
-// This network has two nftables tables of one name: the one of the ip family,
-// below, with masquerading and the host ports, and the one of the bridge family,
+// This network has an nftables table of one name for each address family of the
+// pods, below, with masquerading and the host ports, and one of the bridge family,
 // in sender.go, with what pods may send. Other processes, the CNI plugin's, write
 // elements too: the sets keep theirs.
-var (
-	hostPorts = &nft.Set{ // pod address . port, on every address of the node
-		Name: "hostports", Key: nft.ProtoPort().Type(), Data: nft.V4.Target(), Keep: true,
-	}
-	addrHostPorts = &nft.Set{ // the same for one address of the node
-		Name: "addr-hostports", Key: nft.V4.AddrProtoPort().Type(), Data: nft.V4.Target(), Keep: true,
-	}
-	hairpins = &nft.Set{ // address pairs of pods that may reach themselves through a host port
-		Name: "hairpin", Key: nft.V4.AddrPair().Type(), Keep: true,
-	}
-)
 
 var (
-	multicast   = netip.MustParsePrefix("224.0.0.0/4")
+	multicasts = map[nft.Family]netip.Prefix{
+		nft.V4: netip.MustParsePrefix("224.0.0.0/4"),
+		nft.V6: netip.MustParsePrefix("ff00::/8"),
+	}
 	loopbackNet = netip.MustParsePrefix("127.0.0.0/8")
 )
 
-func (n *Network) routedTable() nft.Table  { return nft.Table{Family: nft.V4, Name: n.cfg.Table} }
-func (n *Network) bridgedTable() nft.Table { return nft.Table{Family: nft.Bridge, Name: n.cfg.Table} }
+func (n *Network) routedTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: n.cfg.Table} }
+func (n *Network) bridgedTable() nft.Table            { return n.routedTable(nft.Bridge) }
 
 // ensureTable writes the tables in one transaction, keeping the elements of the sets.
 func (n *Network) ensureTable() error {
@@ -51,18 +44,24 @@ func (n *Network) ensureTable() error {
 	if err != nil {
 		return err
 	}
-	if err := n.conn.Reset(n.routedObjects(), bridged); err != nil {
+	all := []nft.Objects{bridged}
+	for _, s := range n.stacks {
+		all = append(all, n.routedObjects(s))
+	}
+	if err := n.conn.Reset(all...); err != nil {
 		return fmt.Errorf("%w (the bridge family takes CONFIG_NF_TABLES_BRIDGE)", err)
 	}
 	n.tables = true
 	return nil
 }
 
-func (n *Network) routedObjects() nft.Objects {
-	o := nft.NewObjects(n.routedTable())
-	o.AddSets(hostPorts, addrHostPorts, hairpins)
-	n.addPostrouting(o)
-	n.addGuard(o)
+func (n *Network) routedObjects(s stack) nft.Objects {
+	o := nft.NewObjects(n.routedTable(s.Family))
+	o.AddSets(s.hostPorts, s.addrHostPorts, s.hairpins)
+	n.addPostrouting(o, s)
+	if s.Family == nft.V4 {
+		addGuard(o)
+	}
 	// Just after Services, which live at the usual place: a pod asks for a host
 	// port itself, and must not get with it what the cluster gave out (NodePorts)
 	// or listens on (the API server). The first chain is for others, the second
@@ -70,22 +69,25 @@ func (n *Network) routedObjects() nft.Objects {
 	for name, at := range map[string]nft.Point{"host-ports": nft.Prerouting, "host-ports-of-node": nft.Output} {
 		o.AddChain(name, nft.Hook{Kind: nft.NAT, At: at, Priority: nft.PriorityDstNAT + 1})
 		// Whatever a pod asks for, only the node's own addresses have host ports.
-		for _, p := range n.notNodes() {
+		for _, p := range s.only(n.notNodes()) {
 			o.AddRule(name, nft.DaddrIn(p), nft.Return())
 		}
-		o.AddRule(name, nft.V4.DNAT(nft.V4.AddrProtoPort(), addrHostPorts, nft.ToLocal()))
-		o.AddRule(name, nft.ToLocal(), nft.V4.DNAT(nft.ProtoPort(), hostPorts))
+		if s.Family == nft.V6 { // no packet with this address leaves the loopback interface
+			o.AddRule(name, nft.DaddrIs(netip.IPv6Loopback()), nft.Return())
+		}
+		o.AddRule(name, s.DNAT(s.AddrProtoPort(), s.addrHostPorts, nft.ToLocal()))
+		o.AddRule(name, nft.ToLocal(), s.DNAT(nft.ProtoPort(), s.hostPorts))
 	}
 	return o
 }
 
 // notNodes are addresses that a node may have, but for the cluster.
 func (n *Network) notNodes() (out cidr.Prefixes) {
-	for _, p := range n.cfg.ServiceCIDRs.V4() {
+	for _, p := range n.cfg.ServiceCIDRs {
 		out = append(out, p.Masked())
 	}
 	for _, a := range n.cfg.DNS {
-		if a.Is4() && !a.IsLoopback() {
+		if !a.IsLoopback() {
 			out = append(out, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
@@ -118,14 +120,16 @@ func (n *Network) mayHave(ports []podnet.HostPort) error {
 	return nil
 }
 
-func (n *Network) addPostrouting(o nft.Objects) {
+func (n *Network) addPostrouting(o nft.Objects, s stack) {
 	const name = "postrouting"
 	o.AddChain(name, nft.Hook{Kind: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT})
-	o.AddRule(name, nft.In(nft.V4.AddrPair(), hairpins), nft.Masquerade())
-	// To a host port by the loopback address: the pod answers to the gateway.
-	o.AddRule(name, nft.SaddrIn(loopbackNet), nft.DaddrIn(n.pool.prefix), nft.Masquerade())
-	o.AddRule(name, nft.SaddrNotIn(n.pool.prefix), nft.Return())
-	for _, p := range append(cidr.Prefixes{n.pool.prefix, multicast}, n.cfg.ClusterCIDRs.V4()...) {
+	o.AddRule(name, nft.In(s.AddrPair(), s.hairpins), nft.Masquerade())
+	if s.Family == nft.V4 {
+		// To a host port by the loopback address: the pod answers to the gateway.
+		o.AddRule(name, nft.SaddrIn(loopbackNet), nft.DaddrIn(s.pool.prefix), nft.Masquerade())
+	}
+	o.AddRule(name, nft.SaddrNotIn(s.pool.prefix), nft.Return())
+	for _, p := range append(cidr.Prefixes{s.pool.prefix, multicasts[s.Family]}, s.only(n.cfg.ClusterCIDRs)...) {
 		o.AddRule(name, nft.DaddrIn(p), nft.Return())
 	}
 	o.AddRule(name, nft.Masquerade())
@@ -133,27 +137,30 @@ func (n *Network) addPostrouting(o nft.Objects) {
 
 // addGuard keeps pods from what listens on the node's loopback addresses: the
 // bridge routes these addresses, so that host ports work on them
-// (CVE-2020-8558).
-func (n *Network) addGuard(o nft.Objects) {
+// (CVE-2020-8558). The kernel itself keeps them from IPv6's.
+func addGuard(o nft.Objects) {
 	o.AddChain("guard", nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw})
 	o.AddRule("guard", nft.NotFromLoopback(), nft.DaddrIn(loopbackNet), nft.Drop())
 }
 
 // addRules lets a pod send and forwards its host ports to it, whatever these
 // were forwarded to before, in one transaction.
-func (n *Network) addRules(s podnet.Sandbox, pod netip.Addr) error {
+func (n *Network) addRules(s podnet.Sandbox, pod []netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.ensureLocked(); err != nil {
 		return err
 	}
+	if err := n.tellNeighbour(n.bridge, pod); err != nil {
+		return err
+	}
 	sender := nft.NewChange(n.bridgedTable())
-	sender.Add.Add(senders, senderOf(s, pod), nil)
-	ports, err := n.hostPortChange(pod, s.HostPorts)
+	n.addSenders(sender.Add, s, pod)
+	ports, err := n.hostPortChanges(pod, s.HostPorts)
 	if err != nil {
 		return fmt.Errorf("host ports: %w", err)
 	}
-	if err := n.conn.Apply(sender, ports); err != nil {
+	if err := n.conn.Apply(append(ports, sender)...); err != nil {
 		n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 		return err
 	}
@@ -183,41 +190,58 @@ func (n *Network) restoreHostPorts() error {
 	if len(n.ports) == 0 {
 		return nil
 	}
-	held, err := n.pool.held()
+	held, err := n.held()
 	if err != nil {
 		return err
 	}
-	for addr, owner := range held {
+	for owner, addrs := range held {
 		if len(n.ports[owner]) == 0 {
 			continue
 		}
-		c, err := n.hostPortChange(addr, n.ports[owner])
+		c, err := n.hostPortChanges(addrs, n.ports[owner])
 		if err == nil {
-			err = n.conn.Apply(c)
+			err = n.conn.Apply(c...)
 		}
 		if err != nil {
-			return fmt.Errorf("host ports of %s: %w", addr, err)
+			return fmt.Errorf("host ports of %s: %w", addrs[0], err)
 		}
 	}
 	return nil
 }
 
+// hostPortChanges leads host ports to each address of a pod.
+func (n *Network) hostPortChanges(pod []netip.Addr, ports []podnet.HostPort) (out []nft.Change, err error) {
+	for _, a := range pod {
+		s := n.stack(a)
+		if s == nil {
+			continue
+		}
+		c, err := n.hostPortChange(s, a, ports)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
 // hostPortChange leads host ports to a pod, whatever they led to before.
-func (n *Network) hostPortChange(pod netip.Addr, ports []podnet.HostPort) (nft.Change, error) {
-	had, want := nft.NewObjects(n.routedTable()), nft.NewObjects(n.routedTable())
+func (n *Network) hostPortChange(s *stack, pod netip.Addr, ports []podnet.HostPort) (nft.Change, error) {
+	table := n.routedTable(s.Family)
+	had, want := nft.NewObjects(table), nft.NewObjects(table)
 	for _, p := range ports {
 		proto, to := nft.Proto(p.Protocol), nft.Target(netip.AddrPortFrom(pod, p.ContainerPort))
 		switch at, err := p.Addr(); {
 		case err != nil:
 			return nft.Change{}, err
 		case !at.IsValid():
-			want.Add(hostPorts, nft.Data{}.Proto(proto).Port(p.HostPort), to)
-		case at.Is4():
-			want.Add(addrHostPorts, nft.AddrProtoPort(at, proto, p.HostPort), to)
+			want.Add(s.hostPorts, nft.Data{}.Proto(proto).Port(p.HostPort), to)
+		case s.has(at):
+			want.Add(s.addrHostPorts, nft.AddrProtoPort(at, proto, p.HostPort), to)
 		}
 	}
 	for set, elems := range want.Elements {
-		have, err := n.conn.Elements(n.routedTable(), set)
+		have, err := n.conn.Elements(table, set)
 		if err != nil {
 			return nft.Change{}, err
 		}
@@ -228,7 +252,7 @@ func (n *Network) hostPortChange(pod netip.Addr, ports []podnet.HostPort) (nft.C
 		}
 	}
 	if len(ports) > 0 {
-		want.Add(hairpins, pairOf(pod), nil)
+		want.Add(s.hairpins, pairOf(pod), nil)
 	}
 	return nft.Diff(had, want), nil
 }
@@ -239,26 +263,32 @@ func pairOf(a netip.Addr) nft.Data { return nft.Data{}.Addr(a).Addr(a) }
 // flow has no end of its own as long as the client goes on sending. Flows to other
 // machines and to Services, at the same port, are others'.
 type staleUDP struct {
-	pod   netip.Addr
+	pod   []netip.Addr
 	ports map[uint16]bool
 	node  []netip.Addr  // the node's addresses
 	not   cidr.Prefixes // those without host ports
 }
 
-func (n *Network) endOldFlows(pod netip.Addr, ports []podnet.HostPort) error {
+func (n *Network) endOldFlows(pod []netip.Addr, ports []podnet.HostPort) error {
 	f := staleUDP{pod: pod, ports: udpPorts(ports), not: n.notNodes()}
 	if len(f.ports) == 0 {
 		return nil
 	}
-	own, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_V4) })
+	own, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("addresses of the node: %w", err)
 	}
 	for _, a := range own {
 		f.node = append(f.node, addrOf(a.IP))
 	}
-	_, err = netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, f)
-	return err
+	var errs []error
+	for _, a := range pod {
+		if s := n.stack(a); s != nil {
+			_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(s.Family.AF()), f)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func udpPorts(ports []podnet.HostPort) map[uint16]bool {
@@ -273,7 +303,8 @@ func udpPorts(ports []podnet.HostPort) map[uint16]bool {
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
 func (s staleUDP) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] || addrOf(f.Reverse.SrcIP) == s.pod {
+	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] ||
+		slices.Contains(s.pod, addrOf(f.Reverse.SrcIP)) {
 		return false
 	}
 	at := addrOf(f.Forward.DstIP)
@@ -287,7 +318,7 @@ func addrOf(ip net.IP) netip.Addr {
 
 // removeHostPorts asks the kernel which ports lead to the pod: another process may
 // have led them there.
-func (n *Network) removeHostPorts(s podnet.Sandbox, pod netip.Addr) error {
+func (n *Network) removeHostPorts(s podnet.Sandbox, pod []netip.Addr) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.ports, ownerOf(s))
@@ -296,15 +327,30 @@ func (n *Network) removeHostPorts(s podnet.Sandbox, pod netip.Addr) error {
 			return err
 		}
 	}
-	c := nft.NewChange(n.routedTable())
-	for _, set := range []*nft.Set{hostPorts, addrHostPorts} {
-		have, err := n.conn.Elements(n.routedTable(), set)
+	for _, a := range pod {
+		st := n.stack(a)
+		if st == nil {
+			continue
+		}
+		if err := n.removeHostPortsTo(st, a); err != nil {
+			return fmt.Errorf("host ports: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeHostPortsTo is the same for one address; n.mu is held.
+func (n *Network) removeHostPortsTo(s *stack, pod netip.Addr) error {
+	table := n.routedTable(s.Family)
+	c := nft.NewChange(table)
+	for _, set := range []*nft.Set{s.hostPorts, s.addrHostPorts} {
+		have, err := n.conn.Elements(table, set)
 		if err != nil {
-			if !n.conn.Has(n.routedTable()) {
+			if !n.conn.Has(table) {
 				n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 				return nil
 			}
-			return fmt.Errorf("host ports: %w", err)
+			return err
 		}
 		for key, to := range have {
 			if nft.ParseTarget(nft.Data(to)).Addr() == pod {
@@ -315,11 +361,8 @@ func (n *Network) removeHostPorts(s podnet.Sandbox, pod netip.Addr) error {
 	if c.Empty() {
 		return nil
 	}
-	c.Del.Add(hairpins, pairOf(pod), nil)
-	if err := n.conn.Apply(c); err != nil {
-		return fmt.Errorf("host ports: %w", err)
-	}
-	return nil
+	c.Del.Add(s.hairpins, pairOf(pod), nil)
+	return n.conn.Apply(c)
 }
 
 func (n *Network) deleteTable() error {
@@ -334,5 +377,5 @@ func (n *Network) deleteTable() error {
 		n.conn.Close()
 		n.conn, n.tables = nil, false
 	}()
-	return n.conn.Delete(n.routedTable(), n.bridgedTable())
+	return n.conn.Delete(n.routedTable(nft.V4), n.routedTable(nft.V6), n.bridgedTable())
 }

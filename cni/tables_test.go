@@ -34,7 +34,7 @@ func newTablesWalker(t *testing.T, rnd *rand.Rand) *tablesWalker {
 	}
 	w.must(w.n.Ensure())
 	var err error
-	w.routed = w.n.routedObjects()
+	w.routed = w.n.routedObjects(w.n.stacks[0])
 	w.bridged, err = w.n.bridgedObjects()
 	w.must(err)
 	return w
@@ -59,12 +59,12 @@ func (w *tablesWalker) step() {
 		w.n.conn.Close()
 		w.n = n
 	case 1, 2, 3:
-		w.must(w.n.removeHostPorts(a, addr))
-		w.must(w.n.silence(a, addr))
+		w.must(w.n.removeHostPorts(a, []netip.Addr{addr}))
+		w.must(w.n.silence(a, []netip.Addr{addr}))
 		w.forget(a, addr)
 	default:
 		a.HostPorts = w.ports()
-		w.must(w.n.addRules(a, addr))
+		w.must(w.n.addRules(a, []netip.Addr{addr}))
 		w.expect(a, addr)
 	}
 }
@@ -84,28 +84,33 @@ func (w *tablesWalker) ports() (ports []podnet.HostPort) {
 }
 
 func (w *tablesWalker) expect(a podnet.Sandbox, addr netip.Addr) {
-	w.bridged.Add(senders, senderOf(a, addr), nil)
+	w.n.addSenders(w.bridged, a, []netip.Addr{addr})
+	s := w.n.stacks[0]
 	for _, p := range a.HostPorts {
 		to := nft.Target(netip.AddrPortFrom(addr, p.ContainerPort))
 		at, err := p.Addr()
 		w.must(err)
 		switch {
 		case !at.IsValid():
-			w.routed.Add(hostPorts, nft.Data{}.Proto(nft.Proto(p.Protocol)).Port(p.HostPort), to)
+			w.routed.Add(s.hostPorts, nft.Data{}.Proto(nft.Proto(p.Protocol)).Port(p.HostPort), to)
 		case at.Is4():
-			w.routed.Add(addrHostPorts, nft.AddrProtoPort(at, nft.Proto(p.Protocol), p.HostPort), to)
+			w.routed.Add(s.addrHostPorts, nft.AddrProtoPort(at, nft.Proto(p.Protocol), p.HostPort), to)
 		}
-		w.routed.Add(hairpins, pairOf(addr), nil)
+		w.routed.Add(s.hairpins, pairOf(addr), nil)
 	}
 }
 
 func (w *tablesWalker) forget(a podnet.Sandbox, addr netip.Addr) {
-	delete(w.bridged.Elements[senders], string(senderOf(a, addr)))
-	for _, s := range []*nft.Set{hostPorts, addrHostPorts} {
+	own, gone := w.n.stacks[0], nft.NewObjects(w.n.bridgedTable())
+	w.n.addSenders(gone, a, []netip.Addr{addr})
+	for key := range gone.Elements[own.senders] {
+		delete(w.bridged.Elements[own.senders], key)
+	}
+	for _, s := range []*nft.Set{own.hostPorts, own.addrHostPorts} {
 		for key, to := range w.routed.Elements[s] {
 			if nft.ParseTarget(nft.Data(to)).Addr() == addr {
 				delete(w.routed.Elements[s], key)
-				delete(w.routed.Elements[hairpins], string(pairOf(addr)))
+				delete(w.routed.Elements[own.hairpins], string(pairOf(addr)))
 			}
 		}
 	}
@@ -136,7 +141,7 @@ func TestRandomWalkOfTables(t *testing.T) {
 func TestOldFlows(t *testing.T) {
 	dns, pod, other := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.7.5"), "10.244.7.6"
 	stale := staleUDP{
-		pod:   pod,
+		pod:   []netip.Addr{pod},
 		ports: udpPorts([]podnet.HostPort{{HostPort: 53, Protocol: "udp"}, {HostPort: 80, Protocol: "tcp"}}),
 		node:  []netip.Addr{netip.MustParseAddr("192.0.2.1"), dns},
 		not:   cidr.Parse("10.96.0.0/16"),

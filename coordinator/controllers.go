@@ -91,8 +91,8 @@ type controllerDeps struct {
 	PodRanges []nodeipam.Range
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
-	// ClusterDNS is the address that the agents answer names at; "": nobody keeps it.
-	ClusterDNS string
+	// ClusterDNS are the addresses that the agents answer names at; nil: nobody keeps them.
+	ClusterDNS []string
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
 	// Token signs the tokens of Secrets (*token.Issuer); nil: nobody does.
@@ -179,7 +179,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(nodeipam.New(env, d.PodRanges))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
-	if d.ClusterDNS != "" {
+	if len(d.ClusterDNS) > 0 {
 		add(clusterdns.New(env, d.ClusterDNS))
 	}
 	if d.Signer != nil {

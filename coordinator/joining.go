@@ -25,7 +25,7 @@ func (s *parts) joining(dir pki.Dir, client kubernetes.Interface) joining.Config
 		Node: joinapi.Node{
 			ClusterCIDR:   s.cfg.ClusterCIDR,
 			ServiceCIDR:   s.cfg.ServiceCIDR,
-			ClusterDNS:    []string{s.cfg.ClusterDNS},
+			ClusterDNS:    s.cfg.DNSAddresses(),
 			ClusterDomain: s.cfg.ClusterDomain,
 		},
 		Log: s.log,

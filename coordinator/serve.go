@@ -150,7 +150,7 @@ func (s parts) addStartSteps() error {
 		apiserver.Step{Name: "cluster-dns", Run: func(ctx context.Context) error {
 			// Before anybody else can ask for its address. Where somebody has it
 			// since an earlier version, the controller tells them.
-			if err := clusterdns.Ensure(ctx, client, s.cfg.ClusterDNS); !apierrors.IsInvalid(err) {
+			if err := clusterdns.Ensure(ctx, client, s.cfg.DNSAddresses()); !apierrors.IsInvalid(err) {
 				return err
 			}
 			return nil

@@ -20,8 +20,8 @@ type Config struct {
 	// NodeName is the name of the Node and its address of the type Hostname, as the kubelet's
 	// --hostname-override; the host's name when empty.
 	NodeName string `json:"nodeName,omitempty"`
-	// NodeIP is the address that the node is reached at; that of the default
-	// route when empty.
+	// NodeIP is the address that the node is reached at, or one of each family with a comma
+	// between, the primary one first; those of the default routes when empty.
 	NodeIP string `json:"nodeIP,omitempty"`
 	// NodeExternalIPs reach the node from outside; the Node shows them.
 	NodeExternalIPs []string `json:"nodeExternalIPs,omitempty"`
@@ -125,6 +125,8 @@ type Config struct {
 	// DNSHostsFile is a file as /etc/hosts whose names are answered too.
 	DNSHostsFile string `json:"dnsHostsFile,omitempty"`
 
+	// Ranges of pods on this node, of all pods, and of Services: one, or one of each family
+	// with a comma between, the primary family's first.
 	PodCIDR     string `json:"podCIDR,omitempty"`
 	ClusterCIDR string `json:"clusterCIDR,omitempty"`
 	ServiceCIDR string `json:"serviceCIDR,omitempty"`

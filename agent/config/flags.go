@@ -12,7 +12,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeName, "hostname-override", c.NodeName, "the same as --node-name, as the kubelet calls it")
 	fs.StringSliceVar(&c.NodeExternalIPs, "node-external-ip", c.NodeExternalIPs,
 		"addresses that reach this node from outside, which the Node shows as ExternalIP")
-	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node (default: that of the default route)")
+	fs.StringVar(&c.NodeIP, "node-ip", c.NodeIP, "address of this node, or one of each family with a comma between (default: that of the default route)")
 	fs.StringVar(&c.RootDir, "root-dir", c.RootDir, "directory of volumes and plugin sockets")
 	fs.StringVar(&c.PodLogsDir, "pod-logs-dir", c.PodLogsDir, "directory of pod logs")
 	fs.StringVar(&c.LocalVolumesDir, "local-volumes-dir", c.LocalVolumesDir,

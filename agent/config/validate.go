@@ -70,9 +70,7 @@ func (c *Config) Validate() error {
 		if r.cidr == "" {
 			continue
 		}
-		if _, err := netip.ParsePrefix(r.cidr); err != nil {
-			bad(r.field, "%q is not a CIDR", r.cidr)
-		}
+		validateRanges(r.cidr, func(format string, args ...any) { bad(r.field, format, args...) })
 	}
 	if c.Tracing != nil {
 		c.Tracing.validate(bad)
@@ -160,10 +158,45 @@ func (c *Config) validateOverlay(bad func(field, format string, args ...any)) {
 	}
 }
 
-func (c *Config) validateAddresses(bad func(field, format string, args ...any)) {
-	if ip := net.ParseIP(c.NodeIP); c.NodeIP != "" && (ip == nil || ip.Equal(net.IPv6unspecified) || ip.IsMulticast()) {
-		bad("nodeIP", "%q is not the IP address of a machine", c.NodeIP)
+// validateRanges checks a range, or one of each family with a comma between.
+func validateRanges(text string, bad func(format string, args ...any)) {
+	var found []netip.Prefix
+	for one := range strings.SplitSeq(text, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(one))
+		if err != nil {
+			bad("%q is not a CIDR", one)
+			return
+		}
+		found = append(found, p)
 	}
+	if len(found) > 2 || len(found) == 2 && found[0].Addr().Is4() == found[1].Addr().Is4() {
+		bad("%q: at most one range of each family", text)
+	}
+}
+
+func (c *Config) validateNodeIP(bad func(field, format string, args ...any)) {
+	if c.NodeIP == "" {
+		return
+	}
+	var found []netip.Addr
+	for one := range strings.SplitSeq(c.NodeIP, ",") {
+		a, err := netip.ParseAddr(strings.TrimSpace(one))
+		if err != nil || a == netip.IPv6Unspecified() || a.IsMulticast() || a.Zone() != "" {
+			bad("nodeIP", "%q is not the IP address of a machine", one)
+			return
+		}
+		found = append(found, a)
+	}
+	switch {
+	case len(found) > 2 || len(found) == 2 && found[0].Is4() == found[1].Is4():
+		bad("nodeIP", "%q: at most one address of each family", c.NodeIP)
+	case len(found) == 2 && slices.ContainsFunc(found, netip.Addr.IsUnspecified):
+		bad("nodeIP", "%q: a pair has two addresses of the machine", c.NodeIP)
+	}
+}
+
+func (c *Config) validateAddresses(bad func(field, format string, args ...any)) {
+	c.validateNodeIP(bad)
 	for i, text := range c.NodeExternalIPs {
 		a, err := netip.ParseAddr(text)
 		switch {

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"slices"
 	"time"
 
 	"github.com/shoal-project/shoal/cni/nft"
@@ -16,10 +17,15 @@ const (
 	meterMemory  = 10 * time.Second // how long a silent client is remembered
 )
 
-// clients holds each client's count of packets.
-var clients = &nft.Set{Name: "clients", Key: nft.Key{nft.V4.Saddr()}.Type(), Timeout: meterMemory, Size: meterClients}
+// clients holds each client's count of packets, by family.
+var clients = map[nft.Family]*nft.Set{nft.V4: newClients(nft.V4), nft.V6: newClients(nft.V6)}
 
-// meter limits each client in the kernel, with one nftables table.
+func newClients(f nft.Family) *nft.Set {
+	return &nft.Set{Name: "clients", Key: nft.Key{f.Saddr()}.Type(), Timeout: meterMemory, Size: meterClients}
+}
+
+// meter limits each client in the kernel, with one nftables table for each family that
+// the server has an address of.
 func (s *Server) meter() error {
 	if s.cfg.Table == "" {
 		return nil
@@ -29,15 +35,19 @@ func (s *Server) meter() error {
 		return err
 	}
 	defer c.Close()
-	return c.Reset(s.metered())
+	var all []nft.Objects
+	for _, t := range s.meters() {
+		all = append(all, s.metered(t))
+	}
+	return c.Reset(all...)
 }
 
-// metered is the table: it meets packets before they are tracked.
-func (s *Server) metered() nft.Objects {
-	o := nft.NewObjects(s.table())
-	o.AddSets(clients)
+// metered is a table: it meets packets before they are tracked.
+func (s *Server) metered(t nft.Table) nft.Objects {
+	o := nft.NewObjects(t)
+	o.AddSets(clients[t.Family])
 	o.AddChain("prerouting", nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityRaw})
-	over := nft.Over(nft.Key{nft.V4.Saddr()}, clients, meterRate, meterBurst)
+	over := nft.Over(nft.Key{t.Family.Saddr()}, clients[t.Family], meterRate, meterBurst)
 	for _, a := range s.cfg.Addrs {
 		if nft.FamilyOf(a) == o.Table.Family {
 			o.AddRule("prerouting", nft.DaddrIs(a), over, nft.Drop())
@@ -46,7 +56,14 @@ func (s *Server) metered() nft.Objects {
 	return o
 }
 
-func (s *Server) table() nft.Table { return nft.Table{Family: nft.V4, Name: s.cfg.Table} }
+func (s *Server) meters() (out []nft.Table) {
+	for _, a := range s.cfg.Addrs {
+		if t := (nft.Table{Family: nft.FamilyOf(a), Name: s.cfg.Table}); !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
 
 func (s *Server) removeMeter() error {
 	if s.cfg.Table == "" {
@@ -57,5 +74,5 @@ func (s *Server) removeMeter() error {
 		return err
 	}
 	defer c.Close()
-	return c.Delete(s.table())
+	return c.Delete(s.meters()...)
 }

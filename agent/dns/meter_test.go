@@ -14,18 +14,20 @@ func TestMeterFollowsItsAddresses(t *testing.T) {
 	ns := ownNetwork(t)
 	for _, list := range [][]string{{"10.96.0.10"}, {"10.96.0.10", "169.254.20.10", "fd00::10"}, {"10.96.0.11"}} {
 		s := New(Config{Addrs: addrs(list...), Table: "asked"}, fixed{testTables()})
-		var got string
-		err := nstest.In(ns, func() (err error) {
-			if err = s.meter(); err == nil {
-				got, err = nfttest.Dump("ip asked")
+		for _, table := range s.meters() {
+			var got string
+			err := nstest.In(ns, func() (err error) {
+				if err = s.meter(); err == nil {
+					got, err = nfttest.Dump(table.String())
+				}
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
 			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(s.metered().String(), got); d != "" {
-			t.Errorf("%v: (-described +kernel)\n%s", list, d)
+			if d := cmp.Diff(s.metered(table).String(), got); d != "" {
+				t.Errorf("%v: (-described +kernel)\n%s", list, d)
+			}
 		}
 	}
 }

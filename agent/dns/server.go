@@ -220,7 +220,11 @@ func (s *Server) Cleanup() error {
 }
 
 func hostAddr(a netip.Addr) *netlink.Addr {
-	return &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	out := &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}}
+	if a.Is6() {
+		out.Flags = unix.IFA_F_NODAD // can be bound at once
+	}
+	return out
 }
 
 // request is what is known of a query beside its text.

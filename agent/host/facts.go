@@ -29,8 +29,9 @@ type Facts struct {
 }
 
 // Look reads the machine's facts. disk is the directory whose filesystem pods
-// use; ip overrides the found address.
-func Look(disk, ip string) (Facts, error) {
+// use; ip, an address or one of each family with a comma between, overrides what is found
+// of the families, AF_INET or AF_INET6, the primary one first.
+func Look(disk, ip string, families ...int) (Facts, error) {
 	f := Facts{CPUs: runtime.NumCPU(), HugePages: hugePages()}
 	var err error
 	if f.Hostname, err = os.Hostname(); err != nil {
@@ -58,11 +59,25 @@ func Look(disk, ip string) (Facts, error) {
 	}
 	f.OSImage = osImage()
 	if ip != "" && ip != "0.0.0.0" { // which is the default route's, too
-		f.IPs = []string{ip}
+		for one := range strings.SplitSeq(ip, ",") {
+			f.IPs = append(f.IPs, strings.TrimSpace(one))
+		}
 		return f, nil
 	}
-	f.IPs, err = addresses()
-	return f, err
+	if len(families) == 0 {
+		families = []int{unix.AF_INET}
+	}
+	for _, family := range families {
+		if a, err := address(family); err != nil {
+			return f, err
+		} else if a != "" {
+			f.IPs = append(f.IPs, a)
+		}
+	}
+	if len(f.IPs) == 0 {
+		return f, errors.New("no address of this machine was found: give one with --node-ip")
+	}
+	return f, nil
 }
 
 // BootID is another one each time that the machine starts.
@@ -115,13 +130,13 @@ func osImage() string {
 	return "Linux"
 }
 
-// addresses finds the node's address: the source of the default route, or
-// else the first global address of an interface that is up.
-func addresses() ([]string, error) {
+// address finds the node's address of a family: the source of the default route, or
+// else the first global address of an interface that is up; "" if there is none.
+func address(family int) (string, error) {
 	var routes []netlink.Route
 	var err error
 	for range 100 { // one that changed while it was read may lack the default route
-		if routes, err = netlink.RouteList(nil, unix.AF_INET); !errors.Is(err, netlink.ErrDumpInterrupted) {
+		if routes, err = netlink.RouteList(nil, family); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
 	}
@@ -131,22 +146,23 @@ func addresses() ([]string, error) {
 				continue
 			}
 			if got, err := netlink.RouteGet(r.Gw); err == nil && len(got) > 0 && got[0].Src != nil {
-				return []string{got[0].Src.String()}, nil
+				return got[0].Src.String(), nil
 			}
 		}
 	}
 	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	for _, a := range all {
 		n, ok := a.(*net.IPNet)
 		if !ok {
 			continue
 		}
-		if ip, ok := netip.AddrFromSlice(n.IP.To4()); ok && ip.IsGlobalUnicast() {
-			return []string{ip.String()}, nil
+		ip, ok := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); ok && ip.IsGlobalUnicast() && ip.Is4() == (family == unix.AF_INET) {
+			return ip.String(), nil
 		}
 	}
-	return nil, errors.New("no address of this machine was found: give one with --node-ip")
+	return "", nil
 }

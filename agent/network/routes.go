@@ -124,20 +124,29 @@ func peersOf(members []gossip.Member) []cni.Peer {
 	taken := given{}
 	peers := []cni.Peer{}
 	for _, mem := range members {
-		via := slices.IndexFunc(mem.NodeIPs, netip.Addr.Is4)
-		if via < 0 && !mem.Local {
-			continue
-		}
-		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), taken.overlaps)
+		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), func(p netip.Prefix) bool {
+			return !mem.Local && !viaOf(mem, p).IsValid() || taken.overlaps(p)
+		})
 		for _, p := range cidrs {
 			taken.add(p)
 		}
 		if mem.Local || mem.State == gossip.StateLeft || len(cidrs) == 0 {
 			continue
 		}
-		peers = append(peers, cni.Peer{Name: mem.Name, PodCIDRs: cidrs, Via: mem.NodeIPs[via], Nodes: mem.NodeIPs})
+		peers = append(peers, cni.Peer{Name: mem.Name, PodCIDRs: cidrs, Via: viaOf(mem, cidrs[0]), Nodes: mem.NodeIPs})
 	}
 	return peers
+}
+
+// viaOf is the member's address that leads to a range of its pods: the first of the same
+// family. The zero Addr: it has none.
+func viaOf(m gossip.Member, p netip.Prefix) netip.Addr {
+	for _, a := range m.NodeIPs {
+		if a.Is4() == p.Addr().Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 func compareBool(a, b bool) int {

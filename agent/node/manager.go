@@ -357,7 +357,8 @@ func (h nodeStore) Update(obj any) error {
 	}
 	old := h.Node()
 	h.set(n)
-	if old == nil || old.Spec.PodCIDR != n.Spec.PodCIDR || stale(old, n) {
+	if old == nil || old.Spec.PodCIDR != n.Spec.PodCIDR || len(old.Spec.PodCIDRs) != len(n.Spec.PodCIDRs) ||
+		stale(old, n) {
 		h.Poke()
 	}
 	return nil

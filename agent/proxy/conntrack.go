@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/agent/service"
 )
@@ -138,15 +137,18 @@ func (u *udpFlows) has(s *service.Service, p *service.Port) bool {
 
 // clear ends the flows; nothing to do costs nothing. NodePorts answer at the addresses
 // local, as far as it can be called.
-func (u *udpFlows) clear(local func() ([]netip.Addr, error)) (err error) {
+func (u *udpFlows) clear(local func() ([]netip.Addr, error), families []*renderer) (err error) {
 	if u.empty() {
 		return nil
 	}
 	if len(u.ports) > 0 {
 		u.local, err = local()
 	}
-	_, clearErr := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, unix.AF_INET, u)
-	if err = errors.Join(err, clearErr); err != nil {
+	for _, r := range families {
+		_, clearErr := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(r.Family.AF()), u)
+		err = errors.Join(err, clearErr)
+	}
+	if err != nil {
 		return fmt.Errorf("conntrack: %w", err)
 	}
 	return nil

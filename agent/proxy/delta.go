@@ -21,6 +21,7 @@ type state struct {
 	pairs  map[netip.Addr]int
 	own    map[netip.AddrPort]bool
 	gossip map[netip.AddrPort]bool
+	second *state // of the other family; nil: its table is not known
 }
 
 func newState() *state {

@@ -14,12 +14,12 @@ var apiKey = service.Key{Namespace: "default", Name: "kubernetes"}
 
 // own lists where parts of the cluster listen: whatever a Service or a host port
 // asks for, it leads nowhere else.
-func (p *Proxy) own(t *service.Tables) map[netip.AddrPort]bool {
-	out := p.listen(p.cfg.Own)
+func (p *Proxy) own(r *renderer, t *service.Tables) map[netip.AddrPort]bool {
+	out := p.listen(r, p.cfg.Own)
 	if api := t.Get(apiKey); api != nil {
 		for i := range api.Ports {
 			for _, b := range api.Ports[i].Cluster.Backends {
-				if p.mayGuard(b.AddrPort) {
+				if p.mayGuard(r, b.AddrPort) {
 					out[b.AddrPort] = true
 				}
 			}
@@ -28,20 +28,20 @@ func (p *Proxy) own(t *service.Tables) map[netip.AddrPort]bool {
 	// what listens on this node does so on its loopback, too, which host ports answer on
 	for ap := range maps.Clone(out) {
 		if slices.Contains(p.cfg.NodeIPs, ap.Addr()) {
-			out[netip.AddrPortFrom(localhosts[p.render.Family], ap.Port())] = true
+			out[netip.AddrPortFrom(localhosts[r.Family], ap.Port())] = true
 		}
 	}
 	return out
 }
 
-// listen is the set of what a list of the configuration has now.
-func (p *Proxy) listen(list func() []netip.AddrPort) map[netip.AddrPort]bool {
+// listen is the set of what a list of the configuration has now, of a family.
+func (p *Proxy) listen(r *renderer, list func() []netip.AddrPort) map[netip.AddrPort]bool {
 	out := map[netip.AddrPort]bool{}
 	if list == nil {
 		return out
 	}
 	for _, ap := range list() {
-		if p.mayGuard(ap) {
+		if p.mayGuard(r, ap) {
 			out[ap] = true
 		}
 	}
@@ -50,8 +50,8 @@ func (p *Proxy) listen(list func() []netip.AddrPort) map[netip.AddrPort]bool {
 
 // mayGuard leaves out addresses of Services: whoever could write the endpoints
 // must not switch one off by it.
-func (p *Proxy) mayGuard(ap netip.AddrPort) bool {
-	return p.render.has(ap.Addr()) && !p.cfg.ServiceCIDRs.Contains(ap.Addr())
+func (p *Proxy) mayGuard(r *renderer, ap netip.AddrPort) bool {
+	return r.has(ap.Addr()) && !p.cfg.ServiceCIDRs.Contains(ap.Addr())
 }
 
 // changeGuarded adds how a set of listeners changes.

@@ -41,9 +41,6 @@ type Config struct {
 	Log        *slog.Logger
 }
 
-// family is the proxy's in metrics.
-const family = "IPv4"
-
 // DefaultTable is the nftables table's usual name.
 const DefaultTable = "shoal"
 
@@ -59,7 +56,8 @@ type Source interface {
 type Proxy struct {
 	cfg    Config
 	log    *slog.Logger
-	render renderer
+	render renderer  // of the Services' primary family
+	second *renderer // of the other one; nil: there is none
 	health health
 	flows  udpFlows // to be ended
 
@@ -73,15 +71,13 @@ func New(cfg Config) *Proxy {
 	if cfg.Table == "" {
 		cfg.Table = DefaultTable
 	}
-	p := &Proxy{
-		cfg: cfg,
-		log: cfg.Log,
-		render: renderer{
-			table:        newTable(cfg.Table, nft.V4),
-			clusterCIDRs: cfg.ClusterCIDRs,
-			podCIDRs:     cfg.PodCIDRs,
-		},
+	served := families(&cfg)
+	p := &Proxy{cfg: cfg, log: cfg.Log, render: newRenderer(&cfg, served[0])}
+	if len(served) > 1 {
+		second := newRenderer(&cfg, served[1])
+		p.second = &second
 	}
+	p.progress.families = served
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -157,8 +153,10 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 					p.cfg.Programmed(next)
 				}
 				p.setTimeouts()
-				for _, t := range triggers {
-					p.cfg.Programming.Since(t, family)
+				for _, r := range p.renderers() {
+					for _, t := range triggers {
+						p.cfg.Programming.Since(t, nameOf(r.Family))
+					}
 				}
 				triggers = nil
 			}
@@ -178,7 +176,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			rested = nil
 		case <-check.C:
 			p.moveHealth(where)
-			if st != nil && !k.Has(p.render.Table) {
+			if st != nil && !p.whole(k) {
 				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
 				st = nil
 			}
@@ -211,33 +209,49 @@ func (p *Proxy) apply(k *nft.Conn, st *state, next *service.Tables) (*state, err
 	if full {
 		st = newState()
 	}
-	defer func(begin time.Time) { p.cfg.Syncs.Since(begin, family) }(time.Now())
 	before := st.tables
-	c, after := p.render.delta(*st, next)
-	after.own, after.gossip = p.own(next), p.listen(p.cfg.Gossip)
-	c.changeGuarded(p.render.listeners, st.own, after.own)
-	c.changeGuarded(p.render.gossip, st.gossip, after.gossip)
-	if err := p.commit(k, c, full); err != nil {
+	after, err := p.applyFamily(k, &p.render, st, next, full)
+	if err == nil && p.second != nil {
+		other := st.second
+		if other == nil {
+			other = newState()
+		}
+		after.second, err = p.applyFamily(k, p.second, other, next, st.second == nil)
+	}
+	if err != nil {
 		return nil, err
 	}
-	c.after()
 	changed := service.Changed(before, next)
 	p.health.sync(changed, next)
 	for _, key := range changed {
 		p.flows.add(before.Get(key), next.Get(key))
 		p.tellRefused(before.Get(key), next.Get(key))
 	}
+	return after, nil
+}
+
+// applyFamily is apply for the table of one family.
+func (p *Proxy) applyFamily(k *nft.Conn, r *renderer, st *state, next *service.Tables, full bool) (*state, error) {
+	defer func(begin time.Time) { p.cfg.Syncs.Since(begin, nameOf(r.Family)) }(time.Now())
+	c, after := r.delta(*st, next)
+	after.own, after.gossip = p.own(r, next), p.listen(r, p.cfg.Gossip)
+	c.changeGuarded(r.listeners, st.own, after.own)
+	c.changeGuarded(r.gossip, st.gossip, after.gossip)
+	if err := p.commit(k, r, c, full); err != nil {
+		return nil, err
+	}
+	c.after()
 	return &after, nil
 }
 
-// commit makes a change. In full it is all that the table is to hold.
-func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
+// commit makes a change. In full it is all that the family's table is to hold.
+func (p *Proxy) commit(k *nft.Conn, r *renderer, c *change, full bool) (err error) {
 	if !full && c.Empty() {
 		return nil
 	}
 	start := time.Now()
 	if full {
-		want := p.render.base(&p.cfg)
+		want := r.base(&p.cfg)
 		want.Merge(c.Add)
 		err = k.Reset(want)
 	} else {
@@ -247,7 +261,7 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 		return err
 	}
 	elems, backends := 0, 0
-	for _, x := range []*index{&p.render.addresses, &p.render.nodePorts} {
+	for _, x := range []*index{&r.addresses, &r.nodePorts} {
 		elems += len(c.Add.Elements[x.plain]) + len(c.Add.Elements[x.own])
 		backends += len(c.Add.Elements[x.target])
 	}
@@ -261,7 +275,7 @@ func (p *Proxy) commit(k *nft.Conn, c *change, full bool) (err error) {
 // could not be ended are then.
 func (p *Proxy) endFlows() (rest time.Duration) {
 	start := time.Now()
-	err := p.flows.clear(p.nodePortAddresses)
+	err := p.flows.clear(p.nodePortAddresses, p.renderers())
 	if err == nil {
 		p.flows, p.flowsFailed = udpFlows{}, false
 		return flowsRest * time.Since(start)
@@ -281,14 +295,25 @@ func (p *Proxy) nodePortAddresses() ([]netip.Addr, error) {
 	}), err
 }
 
-// Cleanup removes the table. Services stop working.
+// whole tells whether the tables are there.
+func (p *Proxy) whole(k *nft.Conn) bool {
+	for _, r := range p.renderers() {
+		if !k.Has(r.Table) {
+			return false
+		}
+	}
+	return true
+}
+
+// Cleanup removes the tables. Services stop working.
 func (p *Proxy) Cleanup() error {
 	k, err := nft.Open()
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	defer k.Close()
-	if err := k.Delete(p.render.Table); err != nil {
+	v6 := nft.Table{Family: nft.V6, Name: p.cfg.Table} // of before, if there is none now
+	if err := k.Delete(nft.Table{Family: nft.V4, Name: p.cfg.Table}, v6); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil

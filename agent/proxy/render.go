@@ -67,7 +67,8 @@ func (r *renderer) renderPort(s *service.Service, p *service.Port, out objects) 
 	for _, a := range s.ExternalIPs {
 		r.addElem(out, elem{a, proto, p.Number}, ext)
 	}
-	if p.NodePort != 0 {
+	// A Service answers on the node's addresses of its own families only.
+	if p.NodePort != 0 && slices.ContainsFunc(s.ClusterIPs, r.has) {
 		out.elems[elem{proto: proto, port: p.NodePort}] = ext
 	}
 }

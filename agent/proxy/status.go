@@ -16,6 +16,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // Status is what the proxy tells of itself over HTTP, as kube-proxy does. An empty
@@ -47,9 +48,10 @@ const lateAfter = 60 * time.Second
 // progress is how far the kernel's rules follow the Services. Its zero value has
 // done nothing and has nothing to do.
 type progress struct {
-	mu      sync.Mutex
-	updated time.Time
-	waits   time.Time // since when the oldest change does; zero: none
+	mu       sync.Mutex
+	updated  time.Time
+	waits    time.Time    // since when the oldest change does; zero: none
+	families []nft.Family // never changes
 }
 
 func (p *progress) queue(now time.Time) {
@@ -89,7 +91,10 @@ func (p *progress) report(now time.Time) report {
 		return r // it starts
 	}
 	r.Healthy = p.waits.IsZero() || now.Sub(p.waits) < lateAfter
-	r.Status = map[string]familyReport{family: {p.updated, r.Healthy}}
+	r.Status = map[string]familyReport{}
+	for _, f := range p.families {
+		r.Status[nameOf(f)] = familyReport{p.updated, r.Healthy}
+	}
 	return r
 }
 

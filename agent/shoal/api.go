@@ -224,7 +224,7 @@ func watchReady(ctx context.Context, client *api, name, podNetwork string) (stat
 // the machine has none.
 func nodeIP(o *options) string {
 	if o.NodeIP != "" {
-		return o.NodeIP
+		return primary(o.NodeIP)
 	}
 	conn, err := net.Dial("udp", "198.51.100.1:9") // no packet is sent; the kernel picks the source
 	if err != nil {

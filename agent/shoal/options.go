@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
@@ -74,15 +75,15 @@ func defaultOptions() *options {
 func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.DataDir, "data-dir", o.DataDir, "directory of the cluster's state")
 	f.StringVar(&o.NodeName, "node-name", o.NodeName, "name of this node (default: the host's name)")
-	f.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "address of this node (default: that of the default route)")
+	f.StringVar(&o.NodeIP, "node-ip", o.NodeIP, "address of this node, or one of each family with a comma between (default: that of the default route)")
 	f.IntVar(&o.Port, "port", o.Port, "port of the API server")
 	f.IntVar(&o.KubeletPort, "kubelet-port", o.KubeletPort, "port of the agent's kubelet API")
 	f.IntVar(&o.GossipPort, "gossip-port", o.GossipPort, "port of the agent's gossip; the coordinator takes the next")
-	f.StringVar(&o.ServiceCIDR, "service-cidr", o.ServiceCIDR, "range of Service addresses")
-	f.StringVar(&o.ClusterCIDR, "cluster-cidr", o.ClusterCIDR, "range of pod addresses")
+	f.StringVar(&o.ServiceCIDR, "service-cidr", o.ServiceCIDR, "range of Service addresses, or one of each family with a comma between")
+	f.StringVar(&o.ClusterCIDR, "cluster-cidr", o.ClusterCIDR, "range of pod addresses, or one of each family with a comma between")
 	f.IntVar(&o.NodeCIDRMaskSize, "node-cidr-mask-size", o.NodeCIDRMaskSize, "prefix length of a node's range of pod addresses (default 24, which is 254 pods; 23: 510)")
 	f.IntVar(&o.MaxPods, "max-pods", o.MaxPods, "pods that this node takes (default 110)")
-	f.StringVar(&o.ClusterDNS, "cluster-dns", o.ClusterDNS, "address of the cluster's DNS, within the service range")
+	f.StringVar(&o.ClusterDNS, "cluster-dns", o.ClusterDNS, "address of the cluster's DNS, within the service range, or one of each family")
 	f.StringVar(&o.ClusterDomain, "cluster-domain", o.ClusterDomain, "DNS domain of the cluster")
 	f.StringVar(&o.NodePortRange, "node-port-range", o.NodePortRange, "ports for Services of type NodePort")
 	f.StringVar(&o.RootDir, "root-dir", o.RootDir, "the kubelet's directory: volumes and plugin sockets")
@@ -178,12 +179,18 @@ func load(dataDir string) (*options, error) {
 	return o, nil
 }
 
+// primary is the first of addresses with commas between.
+func primary(ips string) string {
+	first, _, _ := strings.Cut(ips, ",")
+	return strings.TrimSpace(first)
+}
+
 // coordinatorConfig has what the coordinator's defaults have not.
 func (o *options) coordinatorConfig() coordinatorconfig.Config {
 	return coordinatorconfig.Config{
 		DataDir:          o.DataDir,
 		Port:             o.Port,
-		AdvertiseAddress: o.NodeIP,
+		AdvertiseAddress: primary(o.NodeIP),
 		ServiceCIDR:      o.ServiceCIDR,
 		ClusterCIDR:      o.ClusterCIDR,
 
@@ -211,7 +218,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	if o.MaxPods != 0 {
 		c.MaxPods = o.MaxPods
 	}
-	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, []string{o.ClusterDNS}, o.ClusterDomain
+	c.Port, c.ClusterDNS, c.ClusterDomain = o.KubeletPort, strings.Split(o.ClusterDNS, ","), o.ClusterDomain
 	c.ClusterCIDR, c.ServiceCIDR = o.ClusterCIDR, o.ServiceCIDR
 	c.ClientCAFile = o.keys().Path(pki.CAFile)
 	maps.Copy(c.EvictionHard, o.EvictionHard)

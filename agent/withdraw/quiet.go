@@ -21,6 +21,8 @@ const (
 	restFactor = 10
 	// activeFor is how long after its last packet a connection counts as in use.
 	activeFor = 20 // ms
+	// askedWithin is how long a client that has connected may take to say what it wants.
+	askedWithin = 1000 // ms
 )
 
 // States of a TCP socket, as sock_diag(7) has them.
@@ -70,7 +72,8 @@ func owing(path string, ports []uint16) (busy bool, err error) {
 }
 
 // owes tells whether a server's side of a connection has something to answer: data came later
-// than the last that was sent, or came and was not read, or something is on its way.
+// than the last that was sent, or came and was not read, or something is on its way, or the
+// client has just connected.
 func owes(s *netlink.InetDiagTCPInfoResp, ports []uint16) bool {
 	d := s.InetDiagMsg
 	if d == nil || !slices.Contains(ports, d.ID.SourcePort) {
@@ -85,6 +88,9 @@ func owes(s *netlink.InetDiagTCPInfoResp, ports []uint16) bool {
 	}
 	t := s.TCPInfo
 	if d.RQueue > 0 || d.WQueue > 0 || t == nil {
+		return true
+	}
+	if t.Bytes_received == 0 && t.Last_data_recv < askedWithin {
 		return true
 	}
 	return t.Last_data_recv < t.Last_data_sent || min(t.Last_data_recv, t.Last_data_sent) < activeFor

@@ -35,6 +35,9 @@ func TestQuiet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
+	if err := quiet(300*time.Millisecond, port); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a client that has just connected: %v", err)
+	}
 	if err := quiet(10*time.Second, port); err != nil {
 		t.Errorf("nothing was asked: %v", err)
 	}

@@ -42,6 +42,14 @@ func (f Family) String() string {
 	return "bridge"
 }
 
+// AF is the family's number among those of sockets (socket(2)).
+func (f Family) AF() uint16 {
+	if f == V6 {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
 // header is where a packet of the family has its addresses.
 type header struct {
 	source, destination uint32

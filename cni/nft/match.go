@@ -114,6 +114,17 @@ func NotFromLoopback() Statement {
 // ProtoIs holds for packets of an IP protocol, by its number.
 func ProtoIs(p uint8) Statement { return comparison{L4Proto(), false, Data{p}} }
 
+// ICMPType holds for packets of ICMP or ICMPv6 of a type, by its number; of the two
+// it is that which a rule asked for before.
+func ICMPType(kind uint8) Statement {
+	first := payload("@th,0,8", nftables.TypeInteger, expr.PayloadBaseTransportHeader, 0)
+	first.kind.Bytes = 1
+	first.load = func(register uint32) expr.Any {
+		return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Len: 1}
+	}
+	return comparison{first, false, Data{kind}}
+}
+
 // FromGroup holds for packets that came by an interface of a group (ip-link(8)).
 func FromGroup(group uint32) Statement {
 	return comparison{meta("iifgroup", nftables.TypeDevGroup, expr.MetaKeyIIFGROUP), false, native(group)}

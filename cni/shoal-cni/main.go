@@ -66,12 +66,14 @@ func add(args *skel.CmdArgs) error {
 	out := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
 		Interfaces: []*types100.Interface{{Name: r.HostIf}, {Name: args.IfName, Mac: r.MAC, Sandbox: args.Netns}},
-		Routes:     []*types.Route{{Dst: net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}, GW: r.Gateway.AsSlice()}},
 		DNS:        conf.DNS,
 	}
-	for _, ad := range r.Addrs {
+	for i, ad := range r.Addrs {
+		gateway := r.Gateways[i].AsSlice()
+		everywhere := net.IPNet{IP: make(net.IP, len(gateway)), Mask: net.CIDRMask(0, ad.BitLen())}
+		out.Routes = append(out.Routes, &types.Route{Dst: everywhere, GW: gateway})
 		out.IPs = append(out.IPs, &types100.IPConfig{
-			Interface: types100.Int(1), Gateway: r.Gateway.AsSlice(),
+			Interface: types100.Int(1), Gateway: gateway,
 			Address: net.IPNet{IP: ad.AsSlice(), Mask: net.CIDRMask(ad.BitLen(), ad.BitLen())},
 		})
 	}

@@ -169,11 +169,11 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.ControllerManagerPort, "controller-manager-port", c.ControllerManagerPort, "port to serve metrics and health of the controllers on, upstream's is 10257; 0: none")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "address by which nodes and pods reach the API (default: the machine's)")
 	fs.StringSliceVar(&c.ExtraNames, "extra-names", c.ExtraNames, "further names and addresses in the serving certificate")
-	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses")
-	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "range of pod addresses")
+	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses, or one of each family with a comma between")
+	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "range of pod addresses, or one of each family with a comma between")
 	fs.IntVar(&c.NodeCIDRMaskSizeIPv4, "node-cidr-mask-size-ipv4", c.NodeCIDRMaskSizeIPv4, "prefix length of each node's range of pod addresses: 24 has 254 of them, 23 has 510")
 	fs.IntVar(&c.NodeCIDRMaskSizeIPv6, "node-cidr-mask-size-ipv6", c.NodeCIDRMaskSizeIPv6, "prefix length of each node's IPv6 range of pod addresses")
-	fs.StringVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS, in the service range")
+	fs.StringVar(&c.ClusterDNS, "cluster-dns", c.ClusterDNS, "address of the cluster's DNS, in the service range, or one of each family with a comma between")
 	fs.StringVar(&c.ClusterDomain, "cluster-domain", c.ClusterDomain, "DNS domain of the cluster")
 	fs.StringVar(&c.NodePortRange, "node-port-range", c.NodePortRange, "ports for Services of type NodePort")
 	fs.StringVar(&c.GossipBind, "gossip-bind", c.GossipBind, "address of the gossip")
@@ -321,8 +321,14 @@ func (c Config) Validate() error {
 				least, min(most, least+maxNodeBits), p))
 		}
 	}
-	if dns, err := netip.ParseAddr(c.ClusterDNS); err != nil || !contains(services, dns) {
-		bad("clusterDNS", c.ClusterDNS, "give an address inside serviceCIDR "+c.ServiceCIDR)
+	dns := c.DNSAddresses()
+	for _, text := range dns {
+		if a, err := netip.ParseAddr(text); err != nil || !contains(services, a) {
+			bad("clusterDNS", c.ClusterDNS, "give an address inside serviceCIDR "+c.ServiceCIDR)
+		}
+	}
+	if len(dns) > 2 || len(dns) == 2 && strings.Contains(dns[0], ":") == strings.Contains(dns[1], ":") {
+		bad("clusterDNS", c.ClusterDNS, "give at most one address of each family")
 	}
 	if c.ClusterDomain == "" || strings.HasPrefix(c.ClusterDomain, ".") {
 		bad("clusterDomain", c.ClusterDomain, "give a domain such as cluster.local")
@@ -365,6 +371,14 @@ func Prefixes(s string) ([]netip.Prefix, error) {
 		return nil, errors.New("at most one range of each family")
 	}
 	return out, nil
+}
+
+// DNSAddresses are those of the cluster's DNS, the primary one first.
+func (c Config) DNSAddresses() (out []string) {
+	for one := range strings.SplitSeq(c.ClusterDNS, ",") {
+		out = append(out, strings.TrimSpace(one))
+	}
+	return out
 }
 
 // NodePorts returns the first and the last NodePort.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,6 +22,13 @@ import (
 
 // testHandler is the handler of the suite's RuntimeClasses, which nodes have.
 const testHandler = "test-handler"
+
+// Of a cluster with both address families.
+const (
+	bothPods     = "10.244.0.0/16,fd00:10:244::/56"
+	bothServices = "10.96.0.0/16,fd00:10:96::/112"
+	bothDNS      = "10.96.0.10,fd00:10:96::a"
+)
 
 // startCluster starts a cluster whose nodes have the suite's images. After an
 // error the cluster, if there is one, has to be stopped as well.
@@ -41,7 +49,16 @@ func startCluster(ctx context.Context, o options, archive string) (*harness.Clus
 	if err != nil {
 		return c, fmt.Errorf("registry: %w", err)
 	}
-	if err := c.Up("--registry-config-dir", mirrors, "--runtime-handlers", testHandler+"=runc"); err != nil {
+	flags := []string{"--registry-config-dir", mirrors, "--runtime-handlers", testHandler + "=runc"}
+	if o.dualStack() {
+		v6, err := c.AddIPv6()
+		if err != nil {
+			return c, err
+		}
+		flags = append(flags, "--cluster-cidr", bothPods, "--service-cidr", bothServices, "--cluster-dns", bothDNS,
+			"--node-ip", c.Address+","+v6)
+	}
+	if err := c.Up(flags...); err != nil {
 		return c, err
 	}
 	last := o.nodes
@@ -51,6 +68,10 @@ func startCluster(ctx context.Context, o options, archive string) (*harness.Clus
 	for i := 2; i <= last; i++ {
 		a, err := c.Host("node"+strconv.Itoa(i), func(a *harness.Agent, cfg *agentconfig.Config) {
 			cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
+			if o.dualStack() {
+				cfg.NodeIP = a.Address + "," + a.Address6()
+				cfg.ClusterCIDR, cfg.ServiceCIDR, cfg.ClusterDNS = bothPods, bothServices, strings.Split(bothDNS, ",")
+			}
 			if o.machines() {
 				harness.Machine(a, cfg)
 			}

@@ -26,6 +26,8 @@ const (
 	storageResults = "tests/conformance/storage.txt"
 	// devicesResults is that of the specs of devices' drivers, which run on machines too.
 	devicesResults = "tests/conformance/devices.txt"
+	// dualStackResults is that of the specs of clusters with both address families.
+	dualStackResults = "tests/conformance/dualstack.txt"
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
@@ -36,6 +38,8 @@ const (
 	beginSerial  = "<!-- totals of serial specs: written by make conformance LABELS=serial -->\n"
 	beginStorage = "<!-- totals of storage: written by make conformance LABELS=storage -->\n"
 	beginDevices = "<!-- totals of devices: written by make conformance LABELS=devices -->\n"
+
+	beginDualStack = "<!-- totals of dual stack: written by make conformance LABELS=dualstack -->\n"
 )
 
 // labelSets are names for label filters: the specs of features that are on by
@@ -50,7 +54,11 @@ var labelSets = map[string]string{
 		" && Feature: isSubsetOf {VolumeSnapshotDataSource, volumegroupsnapshot}",
 	"devices": "Feature: containsAny DynamicResourceAllocation && !Feature: containsAny OffByDefault && !Alpha && !Flaky" +
 		" && !Slow && !Serial",
+	"dualstack": "Feature: containsAny IPv6DualStack && !Flaky && !Disruptive",
 }
+
+// dualStack tells whether the cluster has both address families.
+func (o options) dualStack() bool { return o.labels == "dualstack" }
 
 // storage tells whether the specs of storage run: on nodes that are machines, with
 // the programs of drivers.
@@ -73,6 +81,8 @@ func (o options) wideRecord() (file, begin string) {
 		return storageResults, beginStorage
 	case "devices":
 		return devicesResults, beginDevices
+	case "dualstack":
+		return dualStackResults, beginDualStack
 	}
 	return wideResults, beginWide
 }

@@ -40,7 +40,7 @@ func TestWideRecord(t *testing.T) {
 		"default": {wideResults, beginWide}, "slow": {wideResults, beginWide},
 		"Feature: consistsOf X": {wideResults, beginWide},
 		"serial":                {serialResults, beginSerial}, "storage": {storageResults, beginStorage},
-		"devices": {devicesResults, beginDevices},
+		"devices": {devicesResults, beginDevices}, "dualstack": {dualStackResults, beginDualStack},
 	} {
 		if file, begin := (options{labels: labels}).wideRecord(); file != want[0] || begin != want[1] {
 			t.Errorf("labels %q are recorded in %s after %q, want %q", labels, file, begin, want)
@@ -95,7 +95,7 @@ func TestTotalsHavePlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage, beginDevices} {
+	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage, beginDevices, beginDualStack} {
 		if _, rest, ok := strings.Cut(string(text), begin); !ok || !strings.Contains(rest, endTable) {
 			t.Errorf("%s has no place between %q and %q", docsPage, begin, endTable)
 		}

@@ -28,5 +28,12 @@ func (a *Agent) Cut() error { return a.cluster.lan.cut(a.host) }
 // Plug ends Cut.
 func (a *Agent) Plug() error { return a.cluster.lan.plug(a.host) }
 
+// AddIPv6 gives the machines of a cluster that was prepared, and those that come,
+// addresses of IPv6 too. It returns that of the first.
+func (c *Cluster) AddIPv6() (string, error) { return address6(1), c.lan.addIPv6() }
+
+// Address6 is the node's address of IPv6, where the cluster's machines have one.
+func (a *Agent) Address6() string { return address6(a.host) }
+
 // Command returns a command that runs in a network namespace.
 func Command(netns, program string, args ...string) *exec.Cmd { return in(netns, program, args...) }

@@ -12,6 +12,7 @@ import (
 type lan struct {
 	name  string
 	hosts int
+	v6    bool
 }
 
 // subnet of every lan; lans are separate, so all use the same.
@@ -28,13 +29,41 @@ func newLAN(name string) (*lan, error) {
 	)
 }
 
+// subnet6 is that of a lan with IPv6; the hosts' numbers are in hexadecimal.
+const subnet6 = "fd99:"
+
+func address6(host int) string { return fmt.Sprintf("%s:%x", subnet6, host) }
+
+// addIPv6 gives the lan and its hosts, those of before and those that come, addresses of
+// IPv6 too.
+func (l *lan) addIPv6() error {
+	l.v6 = true
+	if err := ip("-n " + l.name + " addr add " + subnet6 + ":fe/64 dev br0 nodad"); err != nil {
+		return err
+	}
+	for i := range l.hosts {
+		if err := l.hostIPv6(i + 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lan) hostIPv6(host int) error {
+	netns := fmt.Sprintf("%s-%d", l.name, host)
+	return ip(
+		"-n "+netns+" addr add "+address6(host)+"/64 dev eth0 nodad",
+		"-n "+netns+" -6 route add default via "+subnet6+":fe dev eth0",
+	)
+}
+
 // host adds a namespace with one address and a default route, as a machine on
 // the lan has. It returns the namespace and the address.
 func (l *lan) host() (netns, address string, err error) {
 	l.hosts++
 	netns, address = fmt.Sprintf("%s-%d", l.name, l.hosts), fmt.Sprintf("%s.%d", subnet, l.hosts)
 	port := fmt.Sprintf("h%d", l.hosts)
-	return netns, address, ip(
+	err = ip(
 		"netns add "+netns,
 		"-n "+l.name+" link add "+port+" type veth peer name eth0 netns "+netns,
 		"-n "+l.name+" link set "+port+" master br0 up",
@@ -43,6 +72,10 @@ func (l *lan) host() (netns, address string, err error) {
 		"-n "+netns+" link set eth0 up",
 		"-n "+netns+" route add default via "+subnet+".254",
 	)
+	if err == nil && l.v6 {
+		err = l.hostIPv6(l.hosts)
+	}
+	return netns, address, err
 }
 
 // cut takes a host's port down; hosts count from 1.

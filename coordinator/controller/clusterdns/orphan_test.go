@@ -31,8 +31,8 @@ func TestOrphanIsFreed(t *testing.T) {
 					ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: metav1.NamespaceSystem,
 						Name: tt.parent}},
 			})
-			r := &reconciler{client: client, address: address}
-			if err := r.freeAddress(t.Context()); err != nil {
+			r := &reconciler{client: client, addresses: []string{address}}
+			if err := r.freeAddresses(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			_, err := client.NetworkingV1().IPAddresses().Get(t.Context(), address, metav1.GetOptions{})

@@ -29,13 +29,19 @@ const (
 	port    = 53
 )
 
-// Ensure makes the Service unless there is one of its name, be it the user's.
-// It fails with Invalid when another Service has the address.
-func Ensure(ctx context.Context, client kubernetes.Interface, address string) error {
+// Ensure makes the Service unless there is one of its name, be it the user's. One of
+// ours with the first of the addresses alone, from before the cluster had both families,
+// gets the second. It fails with Invalid when another Service has an address.
+func Ensure(ctx context.Context, client kubernetes.Interface, addresses []string) error {
 	services := client.CoreV1().Services(metav1.NamespaceSystem)
-	_, err := services.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = services.Create(ctx, service(address), metav1.CreateOptions{})
+	s, err := services.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = services.Create(ctx, service(addresses), metav1.CreateOptions{})
+	case err == nil && lacksSecond(s, addresses):
+		policy := corev1.IPFamilyPolicyPreferDualStack
+		s.Spec.ClusterIPs, s.Spec.IPFamilyPolicy = addresses, &policy
+		_, err = services.Update(ctx, s, metav1.UpdateOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make service %s: %w", name, err)
@@ -43,13 +49,25 @@ func Ensure(ctx context.Context, client kubernetes.Interface, address string) er
 	return nil
 }
 
-func service(address string) *corev1.Service {
+// lacksSecond tells of a Service of ours that the second address was not given.
+func lacksSecond(s *corev1.Service, addresses []string) bool {
+	return len(addresses) > 1 && len(s.Spec.Selector) == 0 && s.Spec.ClusterIP == addresses[0] &&
+		len(s.Spec.ClusterIPs) == 1 && s.DeletionTimestamp == nil
+}
+
+func service(addresses []string) *corev1.Service {
+	policy := corev1.IPFamilyPolicySingleStack
+	if len(addresses) > 1 {
+		policy = corev1.IPFamilyPolicyPreferDualStack
+	}
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name,
 			Labels: map[string]string{appName: name}},
 		Spec: corev1.ServiceSpec{
-			Type:      corev1.ServiceTypeClusterIP,
-			ClusterIP: address,
+			Type:           corev1.ServiceTypeClusterIP,
+			ClusterIP:      addresses[0],
+			ClusterIPs:     addresses,
+			IPFamilyPolicy: &policy,
 			Ports: []corev1.ServicePort{
 				{Name: "dns", Protocol: corev1.ProtocolUDP, Port: port, TargetPort: intstr.FromInt32(port)},
 				{Name: "dns-tcp", Protocol: corev1.ProtocolTCP, Port: port, TargetPort: intstr.FromInt32(port)},
@@ -59,41 +77,47 @@ func service(address string) *corev1.Service {
 }
 
 type reconciler struct {
-	client   kubernetes.Interface
-	services corelisters.ServiceLister
-	address  string
-	events   record.EventRecorder
-	log      *slog.Logger
-	told     types.UID // of the Service that was told last; the loop has one worker
+	client    kubernetes.Interface
+	services  corelisters.ServiceLister
+	addresses []string // one, or one of each family
+	events    record.EventRecorder
+	log       *slog.Logger
+	told      types.UID // of the Service that was told last; the loop has one worker
 }
 
-// New builds the controller for the DNS's address; its only key is the address.
-func New(env controller.Env, address string) (*controller.Loop, error) {
+// New builds the controller for the DNS's addresses; its only key is the first.
+func New(env controller.Env, addresses []string) (*controller.Loop, error) {
+	has := func(s *corev1.Service) bool { return holds(s, addresses) }
 	services := env.Informers.Core().V1().Services()
 	loop := controller.New("cluster-dns", 1, env.Log)
 	loop.Reconciler = &reconciler{
-		client: env.Client, services: services.Lister(), address: address,
+		client: env.Client, services: services.Lister(), addresses: addresses,
 		events: env.Recorder("cluster-dns-controller"), log: env.Log,
 	}
 	controller.Watch(loop, services.Informer(), func(old, s *corev1.Service) {
 		for _, one := range []*corev1.Service{old, s} {
 			if one != nil &&
-				(one.Namespace == metav1.NamespaceSystem && one.Name == name ||
-					slices.Contains(one.Spec.ClusterIPs, address)) {
-				loop.Add(address)
+				(one.Namespace == metav1.NamespaceSystem && one.Name == name || has(one)) {
+				loop.Add(addresses[0])
 			}
 		}
 	})
-	loop.Add(address)
+	loop.Add(addresses[0])
 	return loop, nil
 }
 
+// holds tells whether a Service has one of the addresses.
+func holds(s *corev1.Service, addresses []string) bool {
+	return slices.ContainsFunc(addresses, func(a string) bool { return slices.Contains(s.Spec.ClusterIPs, a) })
+}
+
 // Reconcile makes the Service again if somebody deleted it.
-func (r *reconciler) Reconcile(ctx context.Context, address string) (time.Duration, error) {
-	if _, err := r.services.Services(metav1.NamespaceSystem).Get(name); !apierrors.IsNotFound(err) {
+func (r *reconciler) Reconcile(ctx context.Context, _ string) (time.Duration, error) {
+	s, err := r.services.Services(metav1.NamespaceSystem).Get(name)
+	if err != nil && !apierrors.IsNotFound(err) || err == nil && !lacksSecond(s, r.addresses) {
 		return 0, err
 	}
-	err := Ensure(ctx, r.client, address)
+	err = Ensure(ctx, r.client, r.addresses)
 	if !apierrors.IsInvalid(err) {
 		return 0, err
 	}
@@ -104,11 +128,19 @@ func (r *reconciler) Reconcile(ctx context.Context, address string) (time.Durati
 // made a younger one may not have written its Service yet.
 const orphanAge = 10 * time.Second
 
-// freeAddress deletes the address's claim if it is of a Service of this name
-// that is gone: a deletion that was interrupted leaves it. The next try takes it.
-func (r *reconciler) freeAddress(ctx context.Context) error {
+// freeAddresses deletes the addresses' claims if they are of a Service of this name
+// that is gone: a deletion that was interrupted leaves them. The next try takes them.
+func (r *reconciler) freeAddresses(ctx context.Context) error {
+	var errs []error
+	for _, a := range r.addresses {
+		errs = append(errs, r.freeAddress(ctx, a))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reconciler) freeAddress(ctx context.Context, address string) error {
 	claims := r.client.NetworkingV1().IPAddresses()
-	claim, err := claims.Get(ctx, r.address, metav1.GetOptions{})
+	claim, err := claims.Get(ctx, address, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -120,7 +152,7 @@ func (r *reconciler) freeAddress(ctx context.Context) error {
 		parent.Name != name || time.Since(claim.CreationTimestamp.Time) < orphanAge {
 		return nil
 	}
-	return claims.Delete(ctx, r.address, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
+	return claims.Delete(ctx, address, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(claim.UID))})
 }
 
 // tellHolder tells whoever has the address that it leads to the DNS all the same.
@@ -130,19 +162,19 @@ func (r *reconciler) tellHolder(ctx context.Context, refused error) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return slices.Contains(s.Spec.ClusterIPs, r.address) })
+	i := slices.IndexFunc(all, func(s *corev1.Service) bool { return s.Name != name && holds(s, r.addresses) })
 	if i < 0 {
-		return errors.Join(refused, r.freeAddress(ctx))
+		return errors.Join(refused, r.freeAddresses(ctx))
 	}
 	s := all[i]
 	if s.UID == r.told {
 		return nil
 	}
 	r.told = s.UID
-	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one", "address", r.address,
-		"service", s.Namespace+"/"+s.Name)
+	r.log.Warn("another Service has the cluster DNS's address; recreate it with another one",
+		"address", s.Spec.ClusterIPs, "service", s.Namespace+"/"+s.Name)
 	r.events.Eventf(s, corev1.EventTypeWarning, "ClusterDNSAddress",
 		"%s is the address of the cluster's DNS, which answers there on every node instead of this Service; please recreate service with another clusterIP",
-		r.address)
+		s.Spec.ClusterIP)
 	return nil
 }

@@ -29,7 +29,7 @@ func run(t *testing.T, client *fake.Clientset) <-chan string {
 	loop, err := New(controller.Env{
 		Client: client, Informers: factory, Log: slog.New(slog.DiscardHandler),
 		Recorder: func(string) record.EventRecorder { return events },
-	}, address)
+	}, []string{address})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestEnsureTellsOtherErrors(t *testing.T) {
 	broken := errors.New("broken")
 	client.PrependReactor("create", "services",
 		func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, broken })
-	if err := Ensure(t.Context(), client, address); !errors.Is(err, broken) {
+	if err := Ensure(t.Context(), client, []string{address}); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -107,8 +107,12 @@ func (b *blocks) free(node string) {
 // which it holds from now on. It fails when the range is full, and when it has
 // no blocks of that size.
 func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
+	var holds []netip.Prefix
 	if have, ok := b.holders[node]; ok && have.uid == uid {
-		return have.holds[0], nil
+		holds = have.holds
+	}
+	if i := slices.IndexFunc(holds, b.cluster.Overlaps); i >= 0 {
+		return holds[i], nil
 	}
 	if !b.sound() {
 		return netip.Prefix{}, fmt.Errorf("%s has no blocks of /%d, or too many", b.cluster, b.bits)
@@ -120,7 +124,7 @@ func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 		b.low++
 	}
 	block := b.block(b.low)
-	b.hold(node, uid, []netip.Prefix{block})
+	b.hold(node, uid, append(slices.Clone(holds), block))
 	return block, nil
 }
 

@@ -67,13 +67,27 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	if node.Spec.PodCIDR == "" {
 		return true
 	}
+	lacks := len(r.absent(node)) > 0
 	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR ||
 		!slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
 		for _, b := range r.blocks {
 			b.hold(node.Name, node.UID, held(node))
 		}
 	}
-	return false
+	return lacks
+}
+
+// absent are the blocks that a node is to be given one of: of each range, or, where it
+// has some, of a family that it has none of. A cluster that gets a second family gives
+// each of its nodes a block of it.
+func (r *reconciler) absent(node *corev1.Node) (out []*blocks) {
+	has := held(node)
+	for _, b := range r.blocks {
+		if !slices.ContainsFunc(has, func(p netip.Prefix) bool { return p.Addr().Is4() == b.cluster.Addr().Is4() }) {
+			out = append(out, b)
+		}
+	}
+	return out
 }
 
 // freeOf forgets what a node holds if it is still the one with that UID; the lock
@@ -94,7 +108,7 @@ func held(node *corev1.Node) []netip.Prefix {
 	return out
 }
 
-// Reconcile writes a node's blocks once; they are never changed.
+// Reconcile writes a node's blocks, which are never changed.
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
@@ -107,7 +121,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if node.Spec.PodCIDR != "" || node.DeletionTimestamp != nil {
+	if len(r.absent(node)) == 0 || node.DeletionTimestamp != nil {
 		return 0, nil
 	}
 	given, err := r.give(node)
@@ -134,15 +148,20 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	return 0, err
 }
 
-// give takes a block of each range for a node, or none.
-func (r *reconciler) give(node *corev1.Node) ([]string, error) {
+// give takes what is absent for a node, or nothing, and returns all that the node has then.
+func (r *reconciler) give(node *corev1.Node) (given []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var given []string
-	for _, b := range r.blocks {
+	for _, p := range held(node) {
+		given = append(given, p.String())
+	}
+	for _, b := range r.absent(node) {
 		block, err := b.give(node.Name, node.UID)
 		if err != nil {
 			r.freeOf(node.Name, node.UID)
+			for _, b := range r.blocks {
+				b.hold(node.Name, node.UID, held(node))
+			}
 			return nil, err
 		}
 		given = append(given, block.String())

@@ -392,6 +392,15 @@ func nodes(t *testing.T, c kubernetes.Interface) {
 	n.Spec.PodCIDR, n.Spec.PodCIDRs = "10.244.2.0/24", []string{"10.244.2.0/24"}
 	_, err := c.CoreV1().Nodes().Update(ctx, n, update)
 	wantError(t, err, `node updates may not change podCIDR except from "" to valid`)
+	for _, list := range [][]string{
+		{"10.244.1.0/24", "10.244.2.0/24"}, {"fd00::/64", "10.244.1.0/24"}, {"10.244.1.0/24", "fd00::/64"},
+	} { // a range of the other family may come after the one that there is
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = list[0], list
+		_, err := c.CoreV1().Nodes().Update(ctx, n, update)
+		if last := list[1] == "fd00::/64"; last != (err == nil) {
+			t.Errorf("podCIDRs %v: %v", list, err)
+		}
+	}
 }
 
 func replicationController(t *testing.T, c kubernetes.Interface) {

@@ -247,6 +247,17 @@ func validateFeatures(names []string, p *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
+// addsFamily tells that a Node gets a range of the family that it had none of, and keeps
+// its own: its cluster has become one with both. Upstream refuses that too, and has
+// each node made anew.
+func addsFamily(n, old *corev1.Node) bool {
+	if len(old.Spec.PodCIDRs) != 1 || len(n.Spec.PodCIDRs) != 2 || n.Spec.PodCIDRs[0] != old.Spec.PodCIDRs[0] {
+		return false
+	}
+	both, err := netutils.IsDualStackCIDRStrings(n.Spec.PodCIDRs)
+	return err == nil && both
+}
+
 func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	errs := validateNodeResources(n)
 	errs = append(errs, validateFeatures(n.Status.DeclaredFeatures, field.NewPath("status", "declaredFeatures"))...)
@@ -260,7 +271,7 @@ func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 		}
 		seen[a] = true
 	}
-	if len(old.Spec.PodCIDRs) > 0 && !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) {
+	if len(old.Spec.PodCIDRs) > 0 && !slices.Equal(old.Spec.PodCIDRs, n.Spec.PodCIDRs) && !addsFamily(n, old) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "podCIDRs"), "node updates may not change podCIDR except from \"\" to valid"))
 	}
 	if old.Spec.ProviderID != "" && old.Spec.ProviderID != n.Spec.ProviderID {
