@@ -140,15 +140,19 @@ func build(
 	if err := makeDirs(cfg); err != nil {
 		return nil, nil, err
 	}
-	facts, err := host.Look(cfg.RootDir, cfg.NodeIP, familiesOf(cfg)...)
-	if err != nil {
-		return nil, nil, err
-	}
 	kept, err := openStores(cfg, log)
 	if err != nil {
 		return nil, nil, err
 	}
 	memory := node.Remember(kept.nodes, cfg.NodeName, log)
+	if adoptRanges(cfg, memory.Node(), log) {
+		log.Info("the cluster has more ranges than the configuration", "clusterCIDR", cfg.ClusterCIDR,
+			"serviceCIDR", cfg.ServiceCIDR, "clusterDNS", cfg.ClusterDNS)
+	}
+	facts, err := host.Look(cfg.RootDir, cfg.NodeIP, familiesOf(cfg)...)
+	if err != nil {
+		return nil, nil, err
+	}
 	counts := metrics.NewAgent()
 	countRequests(counts)
 	server, err := connect(cfg, counts, log)
@@ -280,7 +284,8 @@ func build(
 	}
 	upgrades := newUpgrader(log)
 	reboots := newRebooter(server.Client, cfg.NodeName, facts.BootID, log)
-	listeners = append(listeners, upgrades.Heed, reboots.Heed)
+	further := rangesWatch{cfg, log, make(chan struct{}, 1)}
+	listeners = append(listeners, upgrades.Heed, reboots.Heed, further.Heed)
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
@@ -313,6 +318,7 @@ func build(
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, layers: layers, node: self, certificate: show,
 		csiNode: shown, eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
+		ranges:  further,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -372,6 +378,7 @@ type whole struct {
 	problems *problem.Watcher
 	upgrades *upgrader
 	reboots  *rebooter
+	ranges   rangesWatch
 }
 
 // tasks is what runs as long as the agent.
@@ -422,7 +429,8 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
-			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run})
+			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run},
+			task{"ranges", n.ranges.Run})
 	}
 	if n.policies != nil {
 		list = append(list, task{"network policies", n.policies.Run})
