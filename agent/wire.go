@@ -50,7 +50,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	tasks, closeAll, err := build(ctx, cfg, manager, log)
+	tasks, closeAll, err := build(ctx, cancel, cfg, manager, log)
 	if err != nil {
 		return err
 	}
@@ -130,9 +130,9 @@ func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.
 var userAgent = "kubelet/" + node.Version + " shoal-agent"
 
 // build makes every part, in the order in which they need each other, and returns
-// what runs as long as the agent, and what closes it.
+// what runs as long as the agent, and what closes it. A part may end the agent.
 func build(
-	ctx context.Context, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
+	ctx context.Context, end context.CancelCauseFunc, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
 ) ([]task, func(), error) {
 	if err := stopOverdue(cfg, host.BootID(), log); err != nil { // before all that takes time or fails
 		return nil, nil, err
@@ -275,8 +275,8 @@ func build(
 		return nil, nil, err
 	}
 	links.cidrs.Changed = func(list cidr.Prefixes) {
-		runtime.told(context.Background(), list[0].String()) // bounded by the client's timeout
-		self.Poke()                                          // Ready waited for this
+		runtime.told(context.Background(), list.Text()) // bounded by the client's timeout
+		self.Poke()                                     // Ready waited for this
 	}
 	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed, p.volumes.HeedNode}
 	if shown != nil {
@@ -284,7 +284,7 @@ func build(
 	}
 	upgrades := newUpgrader(log)
 	reboots := newRebooter(server.Client, cfg.NodeName, facts.BootID, log)
-	further := rangesWatch{cfg, log, make(chan struct{}, 1)}
+	further := rangesWatch{cfg, end, log}
 	listeners = append(listeners, upgrades.Heed, reboots.Heed, further.Heed)
 	if group != nil {
 		listeners = append(listeners, membership(group))
@@ -318,7 +318,6 @@ func build(
 	}
 	n := whole{base: b, podParts: p, links: links, group: group, layers: layers, node: self, certificate: show,
 		csiNode: shown, eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
-		ranges:  further,
 		plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers, local: openLocalStorage(cfg, log)}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
@@ -378,7 +377,6 @@ type whole struct {
 	problems *problem.Watcher
 	upgrades *upgrader
 	reboots  *rebooter
-	ranges   rangesWatch
 }
 
 // tasks is what runs as long as the agent.
@@ -429,8 +427,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},
 			task{"CSINode", n.csiNode.Run}, task{"credentials", n.followCredentials},
 			task{"client certificate", n.server.Renew}, task{"cluster CA", n.server.FollowAuthorities},
-			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run},
-			task{"ranges", n.ranges.Run})
+			task{"upgrades", n.upgrades.Run}, task{"reboots", n.reboots.Run}, task{"problems", n.problems.Run})
 	}
 	if n.policies != nil {
 		list = append(list, task{"network policies", n.policies.Run})

@@ -60,29 +60,15 @@ var errRanges = errors.New("the cluster has got ranges of a second address famil
 // rangesWatch ends the agent when its Node tells of further ranges.
 type rangesWatch struct {
 	cfg *config.Config
+	end context.CancelCauseFunc
 	log *slog.Logger
-	now chan struct{} // holds a token then
 }
 
 // Heed takes a version of the Node.
 func (w rangesWatch) Heed(n *corev1.Node) {
 	next := *w.cfg
 	next.ClusterDNS = slices.Clone(w.cfg.ClusterDNS)
-	if !adoptRanges(&next, n, w.log) {
-		return
-	}
-	select {
-	case w.now <- struct{}{}:
-	default:
-	}
-}
-
-// Run waits for that.
-func (w rangesWatch) Run(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-w.now:
-		return errRanges
+	if adoptRanges(&next, n, w.log) {
+		w.end(errRanges)
 	}
 }
