@@ -66,7 +66,9 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 		log.Warn("what is kept cannot be read; the rest is cleaned up", "err", err)
 		kept.nodes = hollow.Store[corev1.Node]{}
 	}
-	links, err := openNetwork(cfg, node.Remember(kept.nodes, cfg.NodeName, log), log)
+	memory := node.Remember(kept.nodes, cfg.NodeName, log)
+	adoptRanges(cfg, memory.Node(), log)
+	links, err := openNetwork(cfg, memory, log)
 	if err != nil {
 		log.Warn("the pod network cannot be made as it was; the rest is cleaned up", "err", err)
 	}

@@ -51,7 +51,7 @@ func run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	tasks, closeAll, err := build(ctx, cfg, manager, log)
+	tasks, closeAll, err := build(ctx, cancel, cfg, manager, log)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func connect(cfg *config.Config, counts *metrics.Agent, log *slog.Logger) (*api.
 var userAgent = "kubelet/" + node.Version + " shoal-agent"
 
 // build makes every part, in the order in which they need each other, and returns
-// what runs as long as the agent, and what closes it.
+// what runs as long as the agent, and what closes it. A part may end the agent.
 func build(
-	ctx context.Context, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
+	ctx context.Context, end context.CancelCauseFunc, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
 ) ([]task, func(), error) {
 	if err := stopOverdue(cfg, host.BootID(), log); err != nil { // before all that takes time or fails
 		return nil, nil, err
@@ -141,15 +141,19 @@ func build(
 	if err := makeDirs(cfg); err != nil {
 		return nil, nil, err
 	}
-	facts, err := host.Look(cfg.RootDir, cfg.NodeIP, familiesOf(cfg)...)
-	if err != nil {
-		return nil, nil, err
-	}
 	kept, err := openStores(cfg, log)
 	if err != nil {
 		return nil, nil, err
 	}
 	memory := node.Remember(kept.nodes, cfg.NodeName, log)
+	if adoptRanges(cfg, memory.Node(), log) {
+		log.Info("the cluster has more ranges than the configuration", "clusterCIDR", cfg.ClusterCIDR,
+			"serviceCIDR", cfg.ServiceCIDR, "clusterDNS", cfg.ClusterDNS)
+	}
+	facts, err := host.Look(cfg.RootDir, cfg.NodeIP, familiesOf(cfg)...)
+	if err != nil {
+		return nil, nil, err
+	}
 	counts := metrics.NewAgent()
 	countRequests(counts)
 	server, err := connect(cfg, counts, log)
@@ -275,8 +279,8 @@ func build(
 		return nil, nil, err
 	}
 	links.cidrs.Changed = func(list cidr.Prefixes) {
-		runtime.told(context.Background(), list[0].String()) // bounded by the client's timeout
-		self.Poke()                                          // Ready waited for this
+		runtime.told(context.Background(), list.Text()) // bounded by the client's timeout
+		self.Poke()                                     // Ready waited for this
 	}
 	listeners := []listener{memory.Keep, zone(services), links.cidrs.Heed, p.volumes.HeedNode}
 	if shown != nil {
@@ -284,7 +288,8 @@ func build(
 	}
 	upgrades := newUpgrader(log)
 	reboots := newRebooter(server.Client, cfg.NodeName, facts.BootID, log)
-	listeners = append(listeners, upgrades.Heed, reboots.Heed)
+	further := rangesWatch{cfg, end, log}
+	listeners = append(listeners, upgrades.Heed, reboots.Heed, further.Heed)
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/tracing"
+	"github.com/shoal-project/shoal/cni/cidr"
 )
 
 // containers is what runs containers, and where.
@@ -174,8 +175,8 @@ func connectRuntime(
 	if err != nil {
 		return containers{}, err
 	}
-	if n := memory.Node(); n != nil && n.Spec.PodCIDR != "" {
-		r.TellPodCIDR(ctx, n.Spec.PodCIDR)
+	if n := memory.Node(); n != nil && len(n.Spec.PodCIDRs) > 0 {
+		r.TellPodCIDR(ctx, cidr.Parse(n.Spec.PodCIDRs...).Text())
 	}
 	version, err := versionOf(ctx, r)
 	return containers{

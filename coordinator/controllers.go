@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/shoal-project/shoal/agent/fence"
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
@@ -89,6 +90,7 @@ type controllerDeps struct {
 	Config *rest.Config
 	// PodRanges are the ranges of pods, the primary family's first.
 	PodRanges []nodeipam.Range
+	Told      gossip.Ranges // of both families; empty: nodes are told nothing
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
 	// ClusterDNS are the addresses that the agents answer names at; nil: nobody keeps them.
@@ -176,7 +178,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
 	add(loadbalancer.New(env, ownRanges(d)))
-	add(nodeipam.New(env, d.PodRanges))
+	add(nodeipam.New(env, d.PodRanges, d.Told))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))
 	if len(d.ClusterDNS) > 0 {

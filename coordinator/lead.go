@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
@@ -69,6 +71,18 @@ func podRanges(cfg config.Config, cluster []netip.Prefix) (out []nodeipam.Range)
 	return out
 }
 
+// rangesOf are the ranges that nodes are told: of a cluster with both address families.
+func rangesOf(cfg config.Config) gossip.Ranges {
+	if !strings.Contains(cfg.ClusterCIDR+cfg.ServiceCIDR, ",") {
+		return gossip.Ranges{}
+	}
+	return gossip.Ranges{
+		Pods:     strings.ReplaceAll(cfg.ClusterCIDR, " ", ""),
+		Services: strings.ReplaceAll(cfg.ServiceCIDR, " ", ""),
+		DNS:      strings.Join(cfg.DNSAddresses(), ","),
+	}
+}
+
 func (s parts) leaders(process context.Context) ([]runner, error) {
 	clusterCIDRs, err := config.Prefixes(s.cfg.ClusterCIDR)
 	if err != nil {
@@ -93,6 +107,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata,
 		PodRanges:    podRanges(s.cfg, clusterCIDRs),
+		Told:         rangesOf(s.cfg),
 		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.DNSAddresses(), RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,

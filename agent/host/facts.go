@@ -30,7 +30,7 @@ type Facts struct {
 
 // Look reads the machine's facts. disk is the directory whose filesystem pods
 // use; ip, an address or one of each family with a comma between, overrides what is found
-// of the families, AF_INET or AF_INET6, the primary one first.
+// of its family; families are AF_INET and AF_INET6, the primary one first.
 func Look(disk, ip string, families ...int) (Facts, error) {
 	f := Facts{CPUs: runtime.NumCPU(), HugePages: hugePages()}
 	var err error
@@ -61,6 +61,9 @@ func Look(disk, ip string, families ...int) (Facts, error) {
 	if ip != "" && ip != "0.0.0.0" { // which is the default route's, too
 		for one := range strings.SplitSeq(ip, ",") {
 			f.IPs = append(f.IPs, strings.TrimSpace(one))
+		}
+		if len(families) > 1 && len(f.IPs) == 1 {
+			f.IPs = append(f.IPs, otherAddress(ip, families)...)
 		}
 		return f, nil
 	}
@@ -128,6 +131,23 @@ func osImage() string {
 		}
 	}
 	return "Linux"
+}
+
+// otherAddress is the node's of the family that a given one is not of; none if it is not found.
+func otherAddress(given string, families []int) []string {
+	a, err := netip.ParseAddr(given)
+	if err != nil {
+		return nil
+	}
+	for _, family := range families {
+		if a.Unmap().Is4() == (family == unix.AF_INET) {
+			continue
+		}
+		if other, err := address(family); err == nil && other != "" {
+			return []string{other}
+		}
+	}
+	return nil
 }
 
 // address finds the node's address of a family: the source of the default route, or

@@ -26,6 +26,15 @@ func Parse(texts ...string) (out Prefixes) {
 	return out
 }
 
+// Text is what Parse reads.
+func (p Prefixes) Text() string {
+	texts := make([]string, len(p))
+	for i, r := range p {
+		texts[i] = r.String()
+	}
+	return strings.Join(texts, ",")
+}
+
 // V4 are the ranges of IPv4, V6 those of IPv6.
 func (p Prefixes) V4() Prefixes { return p.only(netip.Addr.Is4) }
 

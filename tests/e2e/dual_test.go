@@ -181,13 +181,13 @@ func TestBecomesDualStack(t *testing.T) {
 	const ids = "jsonpath={.items[*].status.containerStatuses[*].containerID} {.items[*].status.podIPs}"
 	before := f.k("get", "pods", "-o", ids)
 
-	rewrite := func(file string, replace ...string) {
-		data, err := os.ReadFile(file)
-		f.must(err)
-		text := strings.NewReplacer(append(replace, "10.244.0.0/16", bothPods, "10.96.0.0/16", bothServices)...)
-		f.must(os.WriteFile(file, []byte(text.Replace(string(data))), 0o600))
-	}
-	rewrite(filepath.Join(f.Dir, "coordinator.yaml"), "clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS)
+	// The coordinator's configuration alone is changed.
+	file := filepath.Join(f.Dir, "coordinator.yaml")
+	data, err := os.ReadFile(file)
+	f.must(err)
+	wider := strings.NewReplacer("clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS, "10.244.0.0/16", bothPods,
+		"10.96.0.0/16", bothServices)
+	f.must(os.WriteFile(file, []byte(wider.Replace(string(data))), 0o600))
 	f.Kill(t, "coordinator")
 	for i, node := range []string{"node1", "node2"} {
 		first := fmt.Sprintf("10.244.%d.0/24 fd00:10:244:", i)
@@ -196,13 +196,14 @@ func TestBecomesDualStack(t *testing.T) {
 			return err == nil && strings.HasPrefix(out, first), fmt.Sprint(out, err)
 		})
 	}
-	dns := []string{"- 10.96.0.10\n", "- 10.96.0.10\n- fd00:10:96::a\n"}
-	rewrite(filepath.Join(f.Dir, "agent.yaml"), append(dns, "nodeIP: "+f.Address, "nodeIP: "+f.Address+","+v6)...)
-	f.Kill(t, "agent")
+	// Agents end by themselves, and are started again: the first by `shoal up`.
+	harness.Eventually(t, "the second agent ends", func() (bool, string) {
+		log, err := os.ReadFile(filepath.Join(second.Dir, "agent.log"))
+		return strings.Contains(string(log), "the agent starts again with them"), fmt.Sprint(err)
+	})
 	f.must(second.Kill())
-	rewrite(filepath.Join(second.Dir, "agent.yaml"),
-		append(dns, "nodeIP: "+second.Address, "nodeIP: "+second.Address+","+second.Address6())...)
 	f.must(second.Start())
+	f.is(f.Address+" "+v6, "node/node1", `{.status.addresses[?(@.type=="InternalIP")].address}`)
 	f.is(second.Address+" "+second.Address6(), "node/node2", `{.status.addresses[?(@.type=="InternalIP")].address}`)
 
 	f.is("10.96.0.10 fd00:10:96::a", "service/kube-dns -n kube-system", "{.spec.clusterIPs[*]}")

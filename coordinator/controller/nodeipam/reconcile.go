@@ -16,6 +16,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
@@ -32,14 +33,18 @@ type reconciler struct {
 	events record.EventRecorder
 	nodes  corelisters.NodeLister
 
+	// told is gossip.RangesAnnotation, "" for none.
+	told string
+
 	mu     sync.Mutex
 	blocks []*blocks // of each range, the primary family's first
 }
 
-// New builds the controller for a cluster's pod ranges, one or one of each family.
-func New(env controller.Env, cluster []Range) (*controller.Loop, error) {
+// New builds the controller for a cluster's pod ranges, one or one of each family. Each
+// Node is told all the cluster's ranges, unless they are empty.
+func New(env controller.Env, cluster []Range, told gossip.Ranges) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
-	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister()}
+	r := &reconciler{client: env.Client, events: env.Recorder("cidrAllocator"), nodes: nodes.Lister(), told: told.Text()}
 	for _, p := range cluster {
 		r.blocks = append(r.blocks, newBlocks(p.Prefix, p.NodeBits))
 	}
@@ -67,7 +72,7 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	if node.Spec.PodCIDR == "" {
 		return true
 	}
-	lacks := len(r.absent(node)) > 0
+	lacks := r.lacks(node)
 	if old == nil || old.UID != node.UID || old.Spec.PodCIDR != node.Spec.PodCIDR ||
 		!slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs) {
 		for _, b := range r.blocks {
@@ -75,6 +80,11 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 		}
 	}
 	return lacks
+}
+
+// lacks tells whether there is something to write for a node.
+func (r *reconciler) lacks(node *corev1.Node) bool {
+	return len(r.absent(node)) > 0 || r.told != "" && node.Annotations[gossip.RangesAnnotation] != r.told
 }
 
 // absent are the blocks that a node is to be given one of: of each range, or, where it
@@ -121,7 +131,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if len(r.absent(node)) == 0 || node.DeletionTimestamp != nil {
+	if !r.lacks(node) || node.DeletionTimestamp != nil {
 		return 0, nil
 	}
 	given, err := r.give(node)
@@ -130,8 +140,12 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 			"Node %s status is now: CIDRNotAvailable", node.Name)
 		return time.Minute, nil
 	}
+	meta := map[string]any{"uid": node.UID}
+	if r.told != "" {
+		meta["annotations"] = map[string]string{gossip.RangesAnnotation: r.told}
+	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID},
+		"metadata": meta,
 		"spec":     map[string]any{"podCIDR": given[0], "podCIDRs": given},
 	})
 	if err != nil {

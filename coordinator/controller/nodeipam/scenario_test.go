@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/controller"
 	"github.com/shoal-project/shoal/coordinator/controller/controllertest"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
@@ -14,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { leak.Check(m) }
 
-func play(t *testing.T, dir string, ranges ...string) {
+func play(t *testing.T, dir string, told gossip.Ranges, ranges ...string) {
 	t.Helper()
 	controllertest.PlayDir(t, "testdata/"+dir, func(env controller.Env) (*controller.Loop, error) {
 		var list []nodeipam.Range
@@ -26,11 +27,18 @@ func play(t *testing.T, dir string, ranges ...string) {
 			}
 			list = append(list, nodeipam.Range{Prefix: netip.MustParsePrefix(cidr), NodeBits: n})
 		}
-		return nodeipam.New(env, list)
+		return nodeipam.New(env, list, told)
 	})
 }
 
-func TestOneRange(t *testing.T) { play(t, "one", "10.244.0.0/23 24") }
+func TestOneRange(t *testing.T) { play(t, "one", gossip.Ranges{}, "10.244.0.0/23 24") }
 
 // The second range is the smaller one.
-func TestTwoRanges(t *testing.T) { play(t, "two", "10.244.0.0/16 24", "fd00:0:0:10::/63 64") }
+func TestTwoRanges(t *testing.T) {
+	play(t, "two", gossip.Ranges{}, "10.244.0.0/16 24", "fd00:0:0:10::/63 64")
+}
+
+// Nodes are told the ranges, also those that have their blocks.
+func TestTold(t *testing.T) {
+	play(t, "told", gossip.Ranges{Pods: "P", Services: "S"}, "10.244.0.0/16 24", "fd00:0:0:10::/63 64")
+}

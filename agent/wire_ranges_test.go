@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/gossip"
+)
+
+// What a Node tells is added behind what the configuration has, and nothing else is.
+func TestAdoptRanges(t *testing.T) {
+	const (
+		pods, services = "10.244.0.0/16,fd00:1::/56", "10.96.0.0/16,fd00:2::/112"
+		had            = "10.244.0.0/16 10.96.0.0/16 [10.96.0.10]"
+		both           = pods + " " + services + " [10.96.0.10 fd00:2::a]"
+	)
+	full := gossip.Ranges{Pods: pods, Services: services, DNS: "10.96.0.10,fd00:2::a"}.Text()
+	for _, c := range []struct{ name, told, want string }{
+		{"none", "", had},
+		{"both", full, both},
+		{"services_alone", gossip.Ranges{Pods: "10.244.0.0/16", Services: services, DNS: "10.96.0.10"}.Text(),
+			"10.244.0.0/16 " + services + " [10.96.0.10]"},
+		{"another_first", gossip.Ranges{Pods: "10.245.0.0/16,fd00:1::/56", Services: "10.97.0.0/16,fd00:2::/112"}.Text(),
+			had},
+		{"one_family", gossip.Ranges{Pods: "10.244.0.0/16,10.245.0.0/16", Services: services + ",fd00:3::/112",
+			DNS: "10.96.0.10,10.96.0.11"}.Text(), had},
+		{"no_ranges", `{"pods": "10.244.0.0/16,x", "services": ","}`, had},
+		{"no_JSON", "x", had},
+		{"long", full[:len(full)-1] + fmt.Sprintf(`, "more": %01000d}`, 0), had},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := config.Default()
+			n := &corev1.Node{}
+			n.Annotations = map[string]string{gossip.RangesAnnotation: c.told}
+			added := adoptRanges(&cfg, n, slog.New(slog.DiscardHandler))
+			got := fmt.Sprint(cfg.ClusterCIDR, " ", cfg.ServiceCIDR, " ", cfg.ClusterDNS)
+			if got != c.want || added != (got != had) {
+				t.Errorf("got %s, %v; want %s", got, added, c.want)
+			}
+			if adoptRanges(&cfg, n, slog.New(slog.DiscardHandler)) {
+				t.Error("the same again adds something")
+			}
+		})
+	}
+}
