@@ -37,19 +37,17 @@ var flannel = subject{
 		},
 		{
 			// The last release with flannel's own plugin, of which the proxy has nothing newer.
-			name:   "cni-plugins",
+			name:   "cni-flannel",
 			module: "github.com/containernetworking/plugins@v0.9.1",
 			programs: []upstream.Program{
 				{Name: "cni-flannel", Package: "./plugins/meta/flannel"},
-				{Name: "cni-bridge", Package: "./plugins/main/bridge"},
-				{Name: "cni-host-local", Package: "./plugins/ipam/host-local"},
-				{Name: "cni-portmap", Package: "./plugins/meta/portmap"},
 			},
 			images: []image{{
 				ref: "ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel3", packages: "busybox", script: noDocs,
 				programs: []string{"cni-flannel=/flannel"},
 			}},
 		},
+		referencePlugins,
 	},
 	run: runFlannel,
 }
@@ -67,8 +65,22 @@ nft delete table ip nat
 nft delete table ip filter
 `
 
-// cniPlugins are those that a node has to have before flannel comes.
-var cniPlugins = []string{"bridge", "host-local", "portmap"}
+// referencePlugins are those of the CNI project, which a node has to have before a
+// network comes that is made of them.
+var referencePlugins = software{
+	name:   "cni-plugins",
+	module: "github.com/containernetworking/plugins@v1.9.1",
+	programs: []upstream.Program{
+		{Name: "cni-bandwidth", Package: "./plugins/meta/bandwidth"},
+		{Name: "cni-bridge", Package: "./plugins/main/bridge"},
+		{Name: "cni-firewall", Package: "./plugins/meta/firewall"},
+		{Name: "cni-host-local", Package: "./plugins/ipam/host-local"},
+		{Name: "cni-loopback", Package: "./plugins/main/loopback"},
+		{Name: "cni-portmap", Package: "./plugins/meta/portmap"},
+		{Name: "cni-ptp", Package: "./plugins/main/ptp"},
+		{Name: "cni-tuning", Package: "./plugins/meta/tuning"},
+	},
+}
 
 func runFlannel(r *rig) {
 	if _, err := r.do("create namespace flat")(); err != nil {
@@ -239,9 +251,9 @@ func installPlugins(programs, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	for _, p := range cniPlugins {
-		file := filepath.Join(to, p)
-		if err := upstream.CopyFile(filepath.Join(programs, "cni-"+p), file); err != nil {
+	for _, p := range referencePlugins.programs {
+		file := filepath.Join(to, strings.TrimPrefix(p.Name, "cni-"))
+		if err := upstream.CopyFile(filepath.Join(programs, p.Name), file); err != nil {
 			return err
 		}
 		if err := os.Chmod(file, 0o755); err != nil {
