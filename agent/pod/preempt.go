@@ -153,7 +153,9 @@ func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod, allocatable corev
 	for _, v := range list {
 		names = append(names, v.Namespace+"/"+v.Name)
 		w.m.Events.Event(v, "", corev1.EventTypeWarning, reasonPreempting, messagePreempting)
-		w.m.Evict(v.UID, record.Verdict{Phase: corev1.PodFailed, Reason: reasonPreempting, Message: messagePreempting},
+		// The kubelet makes a pod's last phase of how its containers ended.
+		verdict := record.Verdict{Phase: corev1.PodFailed, Reason: reasonPreempting, Message: messagePreempting, ByExit: true}
+		w.m.Evict(v.UID, verdict,
 			&record.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: messageDisrupted}, -1)
 	}
 	w.m.Log.Warn("pods end to make room for a critical one", "pods", names, "critical", p.Namespace+"/"+p.Name)

@@ -122,9 +122,6 @@ func (r *rig) hostGateways() (string, error) {
 		if _, err := r.Kubectl("", "-n", "kube-flannel", "patch", "configmap", name, "-p", string(patch)); err != nil {
 			return "", err
 		}
-		if out, err := r.onNode(n, "ip", "link", "delete", "flannel.1"); err != nil {
-			return "", fmt.Errorf("%w: %s", err, out)
-		}
 		if _, err := r.do("-n kube-flannel rollout restart daemonset/" + name)(); err != nil {
 			return "", err
 		}
@@ -132,6 +129,10 @@ func (r *rig) hostGateways() (string, error) {
 	for _, n := range nodes {
 		if err := r.rollout("kube-flannel", "daemonset/kube-flannel-"+n); err != nil {
 			return "", err
+		}
+		// The tunnel's end, which flannel makes again as long as it has that backend.
+		if out, err := r.onNode(n, "ip", "link", "delete", "flannel.1"); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
 	return r.until(time.Minute, func() (string, error) {
