@@ -264,8 +264,8 @@ func (n waywardNode) sandbox(pod string) string {
 // isNotReady: STATUS says that no pod can be connected.
 func (n waywardNode) isNotReady() {
 	n.does("STATUS", `echo '{"code": 50, "msg": "the controller is being upgraded"}'; exit 1`)
-	n.condition("False KubeletNotReady container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady",
-		"the controller is being upgraded")
+	n.condition("False KubeletNotReady container runtime network not ready: NetworkReady=false "+
+		"reason:NetworkPluginNotReady", "the controller is being upgraded")
 	if got := n.c.Must(n.t, "get", "pod", "before", "-o", "jsonpath={.status.phase}"); got != "Running" {
 		n.t.Errorf("the pod of before is %s", got)
 	}
@@ -305,7 +305,8 @@ func (n waywardNode) crashes() {
 		if id := n.sandbox(pod); !slices.Contains(ids, id) {
 			n.t.Errorf("%s's sandbox %s is not among those that are valid: %v", pod, id, ids)
 		}
-		if got := n.c.Must(n.t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount}"); got != "0" {
+		got := n.c.Must(n.t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].restartCount}")
+		if got != "0" {
 			n.t.Errorf("%s was restarted %s times", pod, got)
 		}
 		n.ready(pod)

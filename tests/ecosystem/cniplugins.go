@@ -83,7 +83,7 @@ func (r *rig) applyChain() (string, error) {
 		}
 		// The plugins connect pods of one node; routes between nodes are the installer's.
 		other, _ := chainRange(nodes[1-i])
-		address, err := r.do("get node " + nodes[1-i] + ` -o jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)()
+		address, err := r.addressOf(nodes[1-i])
 		if err != nil {
 			return "", err
 		}
@@ -92,6 +92,11 @@ func (r *rig) applyChain() (string, error) {
 		}
 	}
 	return r.changedOver("chain0")
+}
+
+// addressOf is a node's address.
+func (r *rig) addressOf(node string) (string, error) {
+	return r.do("get node " + node + ` -o jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)()
 }
 
 // configureNetwork writes a node's configuration as installers do: beside, and renamed.
@@ -231,7 +236,8 @@ func (r *rig) podCIDR(node string) (string, error) {
 // host port, and of the Service, by its name.
 func (r *rig) flat(rangeOf func(node string) (string, error)) (string, error) {
 	out, err := r.do("-n flat get pods -l app=flat -o " +
-		`jsonpath={range.items[*]}{.metadata.name}{"\t"}{.status.podIP}{"\t"}{.spec.nodeName}{"\t"}{.status.hostIP}{"\n"}{end}`)()
+		`jsonpath={range.items[*]}{.metadata.name}{"\t"}{.status.podIP}{"\t"}{.spec.nodeName}{"\t"}` +
+		`{.status.hostIP}{"\n"}{end}`)()
 	if err != nil {
 		return "", err
 	}

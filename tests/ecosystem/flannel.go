@@ -143,7 +143,7 @@ func (r *rig) hostGateways() (string, error) {
 			if err != nil {
 				return "", err
 			}
-			address, err := r.do("get node " + other + ` -o jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)()
+			address, err := r.addressOf(other)
 			if err != nil {
 				return "", err
 			}
