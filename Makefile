@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -214,6 +214,9 @@ api-diff-replay: bin/shoal-coordinator ## the recorded requests of api-diff, aga
 ecosystem: setup build images test-images kubectl helm ## real software, installed as its users do; ONLY=metrics-server,postgres
 	$(GO) build -o bin/ecosystem-rig ./tests/ecosystem
 	GO=$(GO) bin/ecosystem-rig -only '$(ONLY)' $(ARGS)
+
+cni-conformance: ONLY = cni-plugins,flannel
+cni-conformance: ecosystem ## third-party networks: the reference plugins, flannel by VXLAN and host-gw
 
 clean:
 	rm -rf bin

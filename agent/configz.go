@@ -15,11 +15,14 @@ import (
 type kubeletConfiguration struct {
 	metav1.TypeMeta `json:",inline"`
 
-	EnableServer       bool                  `json:"enableServer"`
-	StaticPodPath      string                `json:"staticPodPath,omitempty"`
-	StaticPodURL       string                `json:"staticPodURL,omitempty"`
-	HTTPCheckFrequency metav1.Duration       `json:"httpCheckFrequency"`
-	PodLogsDir         string                `json:"podLogsDir,omitempty"`
+	EnableServer       bool            `json:"enableServer"`
+	StaticPodPath      string          `json:"staticPodPath,omitempty"`
+	StaticPodURL       string          `json:"staticPodURL,omitempty"`
+	HTTPCheckFrequency metav1.Duration `json:"httpCheckFrequency"`
+	PodLogsDir         string          `json:"podLogsDir,omitempty"`
+
+	RuntimeRequestTimeout metav1.Duration `json:"runtimeRequestTimeout"`
+
 	Address            string                `json:"address,omitempty"`
 	Port               int                   `json:"port,omitempty"`
 	TLSCertFile        string                `json:"tlsCertFile,omitempty"`
@@ -137,6 +140,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		ClusterDomain:                          c.ClusterDomain,
 		ClusterDNS:                             c.ClusterDNS,
 		NodeStatusReportFrequency:              c.NodeStatusReportFrequency,
+		RuntimeRequestTimeout:                  c.RuntimeRequestTimeout,
 		NodeLeaseDurationSeconds:               c.NodeLeaseDurationSeconds,
 		CgroupRoot:                             c.CgroupRoot,
 		CgroupsPerQOS:                          true,

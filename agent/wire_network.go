@@ -77,6 +77,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
 		None:         cfg.PodNetwork == config.NoNetwork,
+		Request:      cfg.RuntimeRequestTimeout.Duration,
 		Hold:         network.Hold,
 		MTU:          cfg.PodMTU,
 		Overlay:      newOverlay(cfg),

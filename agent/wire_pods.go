@@ -177,6 +177,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	p.probes = probes
 	if b.counts != nil {
 		p.pods.Passes, p.pods.Starts = b.counts.PodWorker, b.counts.PodStart
+		p.pods.Preempted = func(r corev1.ResourceName) { b.counts.Preemptions.Inc(string(r)) }
 	}
 	if p.policies = newPolicies(b, p.offline); p.policies != nil {
 		p.pods.Isolate = isolate(p.policies, b.ownNetwork)

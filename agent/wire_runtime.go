@@ -171,7 +171,8 @@ func connectRuntime(
 		return containers{}, errors.New("memoryReservationPolicy: TieredReservation is for the agent's own runtime, " +
 			"which makes the groups of pods: use None")
 	}
-	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint, spans.Provider(), log)
+	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint,
+		cfg.RuntimeRequestTimeout.Duration, spans.Provider(), log)
 	if err != nil {
 		return containers{}, err
 	}

@@ -53,6 +53,10 @@ type Config struct {
 	// CNIConfDir and CNIBinDir are where third-party networks are found.
 	CNIConfDir string `json:"cniConfDir,omitempty"`
 	CNIBinDir  string `json:"cniBinDir,omitempty"`
+	// RuntimeRequestTimeout is how long a request of the container runtime may take, and
+	// a plugin of a third-party network; twice that where a sandbox is made, as
+	// the kubelet has it.
+	RuntimeRequestTimeout metav1.Duration `json:"runtimeRequestTimeout,omitempty"`
 	// PodNetwork is what connects pods where CNIConfDir holds no configuration:
 	// builtin, or none, so that the node is not ready until there is one.
 	PodNetwork string `json:"podNetwork,omitempty"`
@@ -431,6 +435,7 @@ func Default() Config {
 			"nodefs.inodesFree": "5%", "imagefs.available": "15%", "imagefs.inodesFree": "5%",
 		},
 		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
+		RuntimeRequestTimeout:            metav1.Duration{Duration: 2 * time.Minute},
 		HTTPCheckFrequency:               metav1.Duration{Duration: 20 * time.Second},
 		DeletedPodLogMaxAge:              metav1.Duration{Duration: 10 * time.Minute},
 		EvictionMemoryStall:              "60%", // as systemd-oomd's defaults

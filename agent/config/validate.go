@@ -106,6 +106,9 @@ func (c *Config) Validate() error {
 	if d := c.HTTPCheckFrequency.Duration; d < time.Second {
 		bad("httpCheckFrequency", "%s: at least 1s", d)
 	}
+	if d := c.RuntimeRequestTimeout.Duration; d < time.Second {
+		bad("runtimeRequestTimeout", "%s: at least 1s", d)
+	}
 	if q, err := resource.ParseQuantity(c.PodLogsMaxSize); c.PodLogsMaxSize != "" && (err != nil || q.Value() <= 0) {
 		bad("podLogsMaxSize", "%q is not a size, as 2Gi; leave it out to have no limit", c.PodLogsMaxSize)
 	}

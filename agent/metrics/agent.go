@@ -26,6 +26,7 @@ type Agent struct {
 	// failed; ClaimCalls are the calls of drivers, by driver, method and code.
 	Claims, ClaimCalls *Durations
 	Evictions          *Counts // by signal
+	Preemptions        *Counts // by resource
 	ImageBytes         *Counts // of layers and manifests, by where they came from
 	ImageBytesSent     *Counts // to other nodes
 	// Pods with a user namespace that were begun, and that were not made.
@@ -123,6 +124,8 @@ func NewAgent() *Agent {
 			"grpc_status_code"),
 		Evictions: NewCounts("kubelet_evictions", "[ALPHA] Cumulative number of pod evictions by eviction signal",
 			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
+		Preemptions: NewCounts("kubelet_preemptions",
+			"[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal"),
 		ImageBytes: NewCounts("shoal_image_received_bytes_total",
 			"Bytes of images that were pulled, by where they came from: the registry, or another node.",
 			"source").Preset("registry", "node"),
@@ -189,7 +192,7 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.Evictions, a.ImageBytes, a.ImageBytesSent, a.UserNamespaces, a.UserNamespaceErrors,
+		a.Evictions, a.Preemptions, a.ImageBytes, a.ImageBytesSent, a.UserNamespaces, a.UserNamespaceErrors,
 		a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
 		a.Alignments, a.AlignmentErrors, a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)

@@ -64,6 +64,7 @@ type follower struct {
 	told    string // the last complaint
 	pause   time.Duration
 	gone    time.Time // since when a third party's configuration is away
+	tidy    tidying
 }
 
 func (f *follower) run(ctx context.Context) error {
@@ -86,7 +87,7 @@ func (f *follower) run(ctx context.Context) error {
 			timer.Reset(f.timing.quiet)
 		case <-timer.C:
 			f.watch()
-			if again := f.look(ctx); again > 0 {
+			if again := soonest(f.look(ctx), f.tidyUp(ctx)); again > 0 {
 				timer.Reset(again)
 			}
 		}

@@ -21,6 +21,9 @@ import (
 // text is what container runtimes say, and what users search for.
 var ErrNotReady = errors.New("cni plugin not initialized")
 
+// requestTime is the kubelet's runtimeRequestTimeout where nothing else is said.
+const requestTime = 2 * time.Minute
+
 // Config of the node's pod network. Empty strings for Bridge, Table and
 // StateDir mean cni.Config's defaults.
 type Config struct {
@@ -39,6 +42,8 @@ type Config struct {
 	Tunnels      Tunnels
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
+	// Request is how long a plugin's DEL may take, its ADD twice that; 0: requestTime.
+	Request time.Duration
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
 	Hold time.Duration
 	Log  *slog.Logger
@@ -270,21 +275,22 @@ func (m *Manager) Check(ctx context.Context, s podnet.Sandbox) error {
 	return n.Check(ctx, s)
 }
 
-// Release frees whatever belongs to none of the live sandboxes. Call it once
-// the list of sandboxes is known for certain.
+// Release frees what the own network has of none of the live sandboxes; Follow does
+// that of third parties' networks, whose plugins may take their time. Call it once the
+// list of sandboxes is known for certain.
 func (m *Manager) Release(ctx context.Context, live []string) error {
-	var errs []error
-	live = append(m.holds.ids(), live...)
-	if n := m.ownNetwork(); n != nil {
-		keep := make([]podnet.Sandbox, 0, len(live))
-		for _, id := range live {
-			keep = append(keep, podnet.Sandbox{ID: id, IfName: podnet.Interface})
-		}
-		m.use.RLock()
-		errs = append(errs, n.GC(ctx, keep))
-		m.use.RUnlock()
+	n := m.ownNetwork()
+	if n == nil {
+		return nil
 	}
-	return errors.Join(append(errs, m.third.gc(ctx, live))...)
+	live = append(m.holds.ids(), live...)
+	keep := make([]podnet.Sandbox, 0, len(live))
+	for _, id := range live {
+		keep = append(keep, podnet.Sandbox{ID: id, IfName: podnet.Interface})
+	}
+	m.use.RLock()
+	defer m.use.RUnlock()
+	return n.GC(ctx, keep)
 }
 
 // Close disconnects at once what is held. Pods stay connected.

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +29,11 @@ type thirdParty struct {
 	confDir, cacheDir string
 	lib               *libcni.CNIConfig
 	log               *slog.Logger
+	request           time.Duration // Config's
+
+	// verbs is held by who runs ADD or DEL, and for writing by GC, which the
+	// specification wants alone (section 3, "Lifecycle & Ordering").
+	verbs sync.RWMutex
 
 	mu   sync.Mutex
 	read time.Time // the directory's mtime when list was read
@@ -36,8 +43,8 @@ type thirdParty struct {
 func newThirdParty(cfg Config, log *slog.Logger) *thirdParty {
 	cache := defaultDir(cfg.CacheDir, "/var/lib/cni")
 	return &thirdParty{
-		confDir: cfg.ConfDir, cacheDir: cache, log: log,
-		lib: libcni.NewCNIConfigWithCacheDir([]string{defaultDir(cfg.BinDir, "/opt/cni/bin")}, cache, nil),
+		confDir: cfg.ConfDir, cacheDir: cache, log: log, request: cmp.Or(cfg.Request, requestTime),
+		lib: libcni.NewCNIConfigWithCacheDir([]string{defaultDir(cfg.BinDir, "/opt/cni/bin")}, cache, &programs{}),
 	}
 }
 
@@ -160,6 +167,10 @@ func (t *thirdParty) add(ctx context.Context, list *libcni.NetworkConfigList, s 
 func (t *thirdParty) addresses(ctx context.Context, list *libcni.NetworkConfigList,
 	rt *libcni.RuntimeConf) (addrs []netip.Addr, err error) {
 	defer malformed(&err)
+	ctx, cancel := context.WithTimeout(ctx, 2*t.request)
+	defer cancel()
+	t.verbs.RLock()
+	defer t.verbs.RUnlock()
 	res, err := t.lib.AddNetworkList(ctx, list, rt)
 	if err != nil {
 		return nil, err
@@ -226,6 +237,10 @@ func (t *thirdParty) delAttachment(ctx context.Context, a *libcni.NetworkAttachm
 	rt := &libcni.RuntimeConf{
 		ContainerID: a.ContainerID, NetNS: ns, IfName: a.IfName, Args: a.CniArgs, CapabilityArgs: a.CapabilityArgs,
 	}
+	ctx, cancel := context.WithTimeout(ctx, t.request)
+	defer cancel()
+	t.verbs.RLock()
+	defer t.verbs.RUnlock()
 	if err := t.lib.DelNetworkList(ctx, list, rt); err != nil {
 		return fmt.Errorf("plugin network %q: %w", a.Network, err)
 	}
@@ -246,6 +261,8 @@ func (t *thirdParty) attachments(id string) ([]*libcni.NetworkAttachment, error)
 
 // usable tells whether a network's plugins are there and say that it can connect pods.
 func (t *thirdParty) usable(ctx context.Context, list *libcni.NetworkConfigList) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	if _, err := t.lib.ValidateNetworkList(ctx, list); err != nil {
 		return fmt.Errorf("plugin network %q: %w", list.Name, err)
 	}
@@ -266,6 +283,8 @@ func (t *thirdParty) check(ctx context.Context, id string) error {
 	if len(as) == 0 {
 		return fmt.Errorf("sandbox %s has no network", id)
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	for _, a := range as {
 		list, err := libcni.NetworkConfFromBytes(a.Config)
 		if err != nil {
@@ -282,32 +301,47 @@ func (t *thirdParty) check(ctx context.Context, id string) error {
 	return nil
 }
 
-// gc ends what belongs to no live sandbox and lets the plugins do the same.
-func (t *thirdParty) gc(ctx context.Context, live []string) error {
+// errInUse says that GC has to wait for an ADD or a DEL.
+var errInUse = errors.New("plugins are at work")
+
+// lost runs DEL for what was connected and belongs to no live sandbox.
+func (t *thirdParty) lost(ctx context.Context, live func() []string) error {
 	as, err := t.attachments("")
-	if err != nil {
+	if err != nil || len(as) == 0 {
 		return err
 	}
-	keep := map[string]bool{}
-	args := &libcni.GCArgs{}
-	for _, id := range live {
-		keep[id] = true
-		valid := types.GCAttachment{ContainerID: id, IfName: podnet.Interface}
-		args.ValidAttachments = append(args.ValidAttachments, valid)
-	}
+	keep := live() // after: what is connected meanwhile is not in as
 	var errs []error
 	for _, a := range as {
-		if !keep[a.ContainerID] {
+		if !slices.Contains(keep, a.ContainerID) && ctx.Err() == nil {
 			errs = append(errs, t.delAttachment(ctx, a))
 		}
 	}
-	if list := t.current(); list != nil {
-		errs = append(errs, t.lib.GCNetworkList(ctx, list, args))
+	return errors.Join(append(errs, ctx.Err())...)
+}
+
+// gc tells the plugins which attachments there are, so that they free what they have
+// of others. live lists the sandboxes once nothing is being connected any more. It
+// does not wait for plugins at work, since those of other pods would wait behind it.
+func (t *thirdParty) gc(ctx context.Context, list *libcni.NetworkConfigList, live func() []string) error {
+	if !t.verbs.TryLock() {
+		return errInUse
 	}
-	return errors.Join(errs...)
+	defer t.verbs.Unlock()
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}} // none, not null
+	for _, id := range live() {
+		valid := types.GCAttachment{ContainerID: id, IfName: podnet.Interface}
+		args.ValidAttachments = append(args.ValidAttachments, valid)
+	}
+	if err := t.lib.GCNetworkList(ctx, list, args); err != nil {
+		return fmt.Errorf("plugin network %q: %w", list.Name, err)
+	}
+	return nil
 }
 
 func (t *thirdParty) status(ctx context.Context, list *libcni.NetworkConfigList) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	if err := t.lib.GetStatusNetworkList(ctx, list); err != nil {
 		var e *types.Error
 		if errors.As(err, &e) {

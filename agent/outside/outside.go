@@ -20,8 +20,7 @@ const (
 	// again is how often a runtime that does not answer is tried: both start with
 	// the machine.
 	again = time.Second
-	// Requests may take so long; a pull as long as imagePatience.
-	patience      = 2 * time.Minute
+	// A pull may take so long.
 	imagePatience = 15 * time.Minute
 )
 
@@ -32,11 +31,12 @@ type Runtime struct {
 	log    *slog.Logger
 }
 
-// Connect waits for the runtime behind endpoint, a path or unix://PATH, and for the
-// images' one behind another endpoint if images is not empty. Requests have spans of tracer,
+// Connect waits for the runtime behind endpoint, a path or unix://PATH, whose requests may
+// take as long as timeout, and for the images' one behind another endpoint if images is not
+// empty. Requests have spans of tracer,
 // if there is one, and tell the runtime of them.
 func Connect(
-	ctx context.Context, endpoint, images string, tracer trace.TracerProvider, log *slog.Logger,
+	ctx context.Context, endpoint, images string, timeout time.Duration, tracer trace.TracerProvider, log *slog.Logger,
 ) (*Runtime, error) {
 	if images == "" {
 		images = endpoint
@@ -44,7 +44,7 @@ func Connect(
 	endpoint, images = address(endpoint), address(images)
 	r := &Runtime{log: log}
 	err := await(ctx, "the container runtime", endpoint, log, func() (err error) {
-		r.RuntimeService, err = criclient.NewRemoteRuntimeService(ctx, endpoint, patience, tracer, false)
+		r.RuntimeService, err = criclient.NewRemoteRuntimeService(ctx, endpoint, timeout, tracer, false)
 		return err
 	})
 	if err != nil {

@@ -80,7 +80,7 @@ func TestEndpoints(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			endpoint := "unix://" + filepath.Join(dir, "runtime.sock")
-			r, err := Connect(ctx, endpoint, images, nil, slog.New(slog.DiscardHandler))
+			r, err := Connect(ctx, endpoint, images, time.Minute, nil, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}

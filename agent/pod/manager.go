@@ -170,6 +170,9 @@ type Manager struct {
 	MaxBackoff time.Duration
 	// Dead bounds the ended containers that stay.
 	Dead DeadLimits
+	// Preempted is told of each pod that ends for a critical one, with the first resource
+	// that this lacks; nil: nobody counts.
+	Preempted func(resource corev1.ResourceName)
 	// Spans tells of what workers do, nil: nobody listens.
 	Spans Spans
 	// Passes takes how long looks at pods took, Starts how long pods took to run.

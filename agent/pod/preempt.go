@@ -135,7 +135,8 @@ func distance(p *corev1.Pod, need map[corev1.ResourceName]int64) (misses, beyond
 // makeRoom ends pods for p, which the node has no room for beside the others, unless enough
 // of these end anyway. It tells whether p is to wait for their end.
 func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList) bool {
-	if !critical(p) || len(lacks(p, others, allocatable)) == 0 {
+	lacking := lacks(p, others, allocatable)
+	if !critical(p) || len(lacking) == 0 {
 		return false
 	}
 	ending := w.m.ending()
@@ -153,7 +154,14 @@ func (w *worker) makeRoom(p *corev1.Pod, others []*corev1.Pod, allocatable corev
 	for _, v := range list {
 		names = append(names, v.Namespace+"/"+v.Name)
 		w.m.Events.Event(v, "", corev1.EventTypeWarning, reasonPreempting, messagePreempting)
-		w.m.Evict(v.UID, record.Verdict{Phase: corev1.PodFailed, Reason: reasonPreempting, Message: messagePreempting},
+		// The kubelet makes a pod's last phase of how its containers ended.
+		if w.m.Preempted != nil {
+			w.m.Preempted(lacking[0].name)
+		}
+		verdict := record.Verdict{
+			Phase: corev1.PodFailed, Reason: reasonPreempting, Message: messagePreempting, ByExit: true,
+		}
+		w.m.Evict(v.UID, verdict,
 			&record.Verdict{Reason: corev1.PodReasonTerminationByKubelet, Message: messageDisrupted}, -1)
 	}
 	w.m.Log.Warn("pods end to make room for a critical one", "pods", names, "critical", p.Namespace+"/"+p.Name)

@@ -83,6 +83,8 @@ func TestPreempt(t *testing.T) {
 		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
 		m, stop := start(t, dir, f, e)
 		defer stop()
+		var counted []corev1.ResourceName
+		m.Preempted = func(resource corev1.ResourceName) { counted = append(counted, resource) }
 		m.Host.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"),
 			corev1.ResourcePods: resource.MustParse("10")}
 		for _, p := range []*corev1.Pod{asking("small", 0, corev1.PodQOSBurstable, "300m", ""),
@@ -102,6 +104,9 @@ func TestPreempt(t *testing.T) {
 		if ended == nil || ended.Phase != corev1.PodFailed || ended.Reason != reasonPreempting ||
 			e.count(reasonPreempting) != 2 {
 			t.Errorf("who ended: %+v, events %q", ended, e.events)
+		}
+		if !slices.Equal(counted, []corev1.ResourceName{corev1.ResourceCPU}) || !ended.ByExit {
+			t.Errorf("counted %v, verdict %+v", counted, ended)
 		}
 		if d := e.records["large"].Disrupted; d == nil || d.Reason != corev1.PodReasonTerminationByKubelet {
 			t.Errorf("its condition: %+v", d)

@@ -102,7 +102,12 @@ func (w *worker) refresh(p *corev1.Pod) {
 
 func (w *worker) remove() {
 	w.move(disowned)
-	w.poke()
+	// Also if its source has it again before anybody looks: it begins anew.
+	w.post(func() {
+		if p := w.desired(); p != nil {
+			w.stopping(p, true, time.Now())
+		}
+	})
 }
 
 // letRun lets a pod run that is held.

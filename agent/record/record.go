@@ -74,6 +74,8 @@ type Verdict struct {
 	Phase   corev1.PodPhase `json:"phase,omitempty"`
 	Reason  string          `json:"reason"`
 	Message string          `json:"message,omitempty"`
+	// ByExit: where all containers end with 0 the pod has succeeded after all.
+	ByExit bool `json:"byExit,omitempty"`
 }
 
 // Stopping tells since when and with how much grace the pod ends.

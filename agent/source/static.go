@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,7 @@ type Static struct {
 	// waiting are the pods that wait for the end of another of their name.
 	waiting map[types.NamespacedName]*corev1.Pod
 	files   map[string]*corev1.Pod // by path: what each manifest last was; nil before the directory was read
+	removed map[string]bool        // by path: manifests that went since the directory was read
 	remote  []*corev1.Pod          // what the server had last; nil before it had anything
 	told    map[string]string
 }
@@ -116,7 +118,8 @@ func (s *Static) Run(ctx context.Context) error {
 		case a := <-answers:
 			s.take(a)
 			s.mirror(ctx)
-		case <-w.Events:
+		case e := <-w.Events:
+			s.note(e)
 			timer.Reset(quietFor)
 		case err := <-w.Errors:
 			s.Log.Warn("static pod directory is read again", "err", err)
@@ -131,6 +134,18 @@ func (s *Static) Run(ctx context.Context) error {
 			s.mirror(ctx)
 		}
 	}
+}
+
+// note remembers a manifest that went: one that is back when the directory is read makes
+// its pod anew, as with the kubelet.
+func (s *Static) note(e fsnotify.Event) {
+	if !e.Has(fsnotify.Remove) && !e.Has(fsnotify.Rename) {
+		return
+	}
+	if s.removed == nil {
+		s.removed = map[string]bool{}
+	}
+	s.removed[e.Name] = true
 }
 
 // look watches the directory, which may be another than before, and reads it.
@@ -182,9 +197,26 @@ func (s *Static) read() error {
 			files[path] = p
 		}
 	}
-	s.files = files
+	if left := s.left(files); left != nil {
+		s.files = left
+		s.run()
+	}
+	s.files, s.removed = files, nil
 	s.run()
 	return nil
+}
+
+// left is what was there of manifests while those were away that are back; nil where none
+// is.
+func (s *Static) left(files map[string]*corev1.Pod) map[string]*corev1.Pod {
+	left := maps.Clone(files)
+	for path := range s.removed {
+		delete(left, path)
+	}
+	if len(left) == len(files) {
+		return nil
+	}
+	return left
 }
 
 // take takes what the server has. While it cannot be used, the pods stay as they are.

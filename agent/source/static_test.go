@@ -375,6 +375,24 @@ func TestStaticDirectoryIsFollowed(t *testing.T) {
 	h.await(t, "a-n1 is removed")
 	write("c.yaml", "c")
 	h.await(t, "c-n1 runs")
+	// Removed and written again at once, it runs anew; replaced by the same, it runs on.
+	h.heard()
+	if err := os.Remove(filepath.Join(dir, "c.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	write("c.yaml", "c")
+	h.await(t, "c-n1 is removed")
+	h.await(t, "c-n1 runs")
+	h.heard()
+	write(".c.yaml", "c")
+	if err := os.Rename(filepath.Join(dir, ".c.yaml"), filepath.Join(dir, "c.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	write("d.yaml", "d")
+	h.await(t, "d-n1 runs")
+	if heard := h.heard(); slices.Contains(heard, "c-n1 is removed") {
+		t.Errorf("a manifest that was replaced: %q", heard)
+	}
 }
 
 // TestNoStaticPods: without a directory nothing is wanted of it, which ends what an

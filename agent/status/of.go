@@ -69,7 +69,7 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 		s.Phase = corev1.PodFailed // it never began
 		neverBegan(&s)
 	}
-	if r.Ended != nil {
+	if r.Ended != nil && !(r.Ended.ByExit && s.Phase == corev1.PodSucceeded) {
 		s.Phase, s.Reason, s.Message = endedPhase(r.Ended), r.Ended.Reason, r.Ended.Message
 	}
 	if old := p.Status.Phase; over(old) {

@@ -89,6 +89,14 @@ func TestOf(t *testing.T) {
 		{"deadline_ended", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} },
 			corev1.PodFailed, "PodFailed", "Completed"},
+		{"preempted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) {
+				r.Stopping, r.Ended = &record.Stopping{}, &record.Verdict{Reason: "Preempting", ByExit: true}
+			}, corev1.PodSucceeded, "PodCompleted", "Completed"},
+		{"preempted_killed", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 137)},
+			func(r *record.Pod) {
+				r.Stopping, r.Ended = &record.Stopping{}, &record.Verdict{Reason: "Preempting", ByExit: true}
+			}, corev1.PodFailed, "PodFailed", "Error"},
 		{"deleted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) { r.Stopping = &record.Stopping{} }, corev1.PodSucceeded, "PodCompleted", "Completed"},
 		{"lost", corev1.RestartPolicyNever, false, nil, func(r *record.Pod) {

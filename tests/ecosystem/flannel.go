@@ -1,9 +1,9 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,19 +37,17 @@ var flannel = subject{
 		},
 		{
 			// The last release with flannel's own plugin, of which the proxy has nothing newer.
-			name:   "cni-plugins",
+			name:   "cni-flannel",
 			module: "github.com/containernetworking/plugins@v0.9.1",
 			programs: []upstream.Program{
 				{Name: "cni-flannel", Package: "./plugins/meta/flannel"},
-				{Name: "cni-bridge", Package: "./plugins/main/bridge"},
-				{Name: "cni-host-local", Package: "./plugins/ipam/host-local"},
-				{Name: "cni-portmap", Package: "./plugins/meta/portmap"},
 			},
 			images: []image{{
 				ref: "ghcr.io/flannel-io/flannel-cni-plugin:v1.9.1-flannel3", packages: "busybox", script: noDocs,
 				programs: []string{"cni-flannel=/flannel"},
 			}},
 		},
+		referencePlugins,
 	},
 	run: runFlannel,
 }
@@ -62,19 +60,11 @@ done
 
 // removeFlannel removes what flannel leaves on a node.
 const removeFlannel = `ip link delete cni0
-ip link delete flannel.1
 nft delete table ip nat
 nft delete table ip filter
 `
 
-// cniPlugins are those that a node has to have before flannel comes.
-var cniPlugins = []string{"bridge", "host-local", "portmap"}
-
 func runFlannel(r *rig) {
-	if _, err := r.do("create namespace flat")(); err != nil {
-		r.check("its pods' namespace", func() (string, error) { return "", err })
-		return
-	}
 	arrived := r.check("its manifest replaces the built-in network of nodes with pods", func() (string, error) {
 		if err := r.apply("flat.yaml"); err != nil {
 			return "", err
@@ -96,91 +86,75 @@ func runFlannel(r *rig) {
 				return "", err
 			}
 		}
-		return r.until(2*time.Minute, func() (string, error) {
-			for _, n := range nodes {
-				if out, err := r.onNode(n, "ip", "-br", "link"); err != nil || !strings.Contains(out, "cni0") ||
-					!strings.Contains(out, "flannel.1") || strings.Contains(out, "shoal0") {
-					return "", fmt.Errorf("%s has not changed over: %w\n%s\n%s", n, err, out, r.state("flat"))
-				}
-			}
-			return "", nil
-		})
+		return r.changedOver("cni0", "flannel.1")
 	})
 	if !arrived {
 		return
 	}
-	r.check("pods of both nodes reach each other, a Service and its name", func() (string, error) {
-		return r.until(2*time.Minute, r.flat)
-	})
+	r.reachEachOther("by VXLAN", r.podCIDR)
+	r.check("its backend is changed to host-gw", r.hostGateways)
+	r.reachEachOther("by host-gw", r.podCIDR)
 	r.check("when it is removed the built-in bridge is back", func() (string, error) {
 		if _, err := r.do("delete namespace kube-flannel --timeout=60s")(); err != nil {
 			return "", err
 		}
-		for _, n := range nodes {
-			if err := os.Remove(filepath.Join(r.nodeDir(n), "cni-conf", "10-flannel.conflist")); err != nil {
-				return "", err
-			}
-		}
-		for _, n := range nodes { // after it has been gone for a while
-			if _, err := r.until(2*time.Minute, func() (string, error) {
-				return r.onNode(n, "ip", "link", "show", "shoal0")
-			}); err != nil {
-				return "", fmt.Errorf("%s: %w", n, err)
-			}
-		}
-		for _, n := range nodes {
-			if out, err := r.onNode(n, "sh", "-euc", removeFlannel); err != nil {
-				return "", fmt.Errorf("%s: %w: %s", n, err, out)
-			}
-		}
-		return "", nil
+		return "", r.builtinAgain("10-flannel.conflist", removeFlannel)
 	})
 }
 
-// flat has the pod of each node fetch a page of every other, by its address, and of
-// the Service, by its name.
-func (r *rig) flat() (string, error) {
-	out, err := r.do("-n flat get pods -l app=flat -o " +
-		`jsonpath={range.items[*]}{.metadata.name}{"\t"}{.status.podIP}{"\t"}{.spec.nodeName}{"\n"}{end}`)()
-	if err != nil {
-		return "", err
-	}
-	var names, urls []string
-	for line := range strings.Lines(out) {
-		f := strings.Fields(line)
-		if len(f) != 3 {
-			return "", fmt.Errorf("no address yet: %s", line)
-		}
-		names, urls = append(names, f[0]), append(urls, "http://"+f[1]+":8080/")
-		subnet, err := r.do("get node " + f[2] + " -o jsonpath={.spec.podCIDR}")()
+// hostGateways has flannel lead packets by routes instead of tunnels, as its
+// documentation wants it: the configuration is changed, and flannel started again.
+func (r *rig) hostGateways() (string, error) {
+	for _, n := range nodes {
+		name := "kube-flannel-" + n
+		net, err := r.do("-n kube-flannel get configmap " + name + " -o jsonpath={.data.net-conf\\.json}")()
 		if err != nil {
 			return "", err
 		}
-		if err := inside(f[1], subnet); err != nil {
+		changed := strings.Replace(net, `"vxlan"`, `"host-gw"`, 1)
+		if changed == net {
+			return "", fmt.Errorf("no backend vxlan in %s", net)
+		}
+		patch, err := json.Marshal(map[string]any{"data": map[string]string{"net-conf.json": changed}})
+		if err != nil {
+			return "", err
+		}
+		if _, err := r.Kubectl("", "-n", "kube-flannel", "patch", "configmap", name, "-p", string(patch)); err != nil {
+			return "", err
+		}
+		if _, err := r.do("-n kube-flannel rollout restart daemonset/" + name)(); err != nil {
 			return "", err
 		}
 	}
-	if len(names) != len(nodes) {
-		return "", fmt.Errorf("%d pods on %d nodes", len(names), len(nodes))
-	}
-	urls = append(urls, "http://flat.flat.svc.cluster.local/")
-	for _, name := range names {
-		for _, url := range urls {
-			if _, err := r.do("-n flat exec " + name + " -c client -- timeout 5 wget -q -O - " + url)(); err != nil {
-				return "", err
-			}
+	for _, n := range nodes {
+		if err := r.rollout("kube-flannel", "daemonset/kube-flannel-"+n); err != nil {
+			return "", err
+		}
+		// The tunnel's end, which flannel makes again as long as it has that backend.
+		if out, err := r.onNode(n, "ip", "link", "delete", "flannel.1"); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
 		}
 	}
-	return strings.Join(urls, " "), nil
-}
-
-func inside(address, subnet string) error {
-	a, err := netip.ParseAddr(address)
-	p, errPrefix := netip.ParsePrefix(subnet)
-	if err = errors.Join(err, errPrefix); err == nil && !p.Contains(a) {
-		err = fmt.Errorf("%s is not in its node's %s", a, p)
-	}
-	return err
+	return r.until(time.Minute, func() (string, error) {
+		var found []string
+		for i, n := range nodes {
+			other := nodes[1-i]
+			cidr, err := r.podCIDR(other)
+			if err != nil {
+				return "", err
+			}
+			address, err := r.addressOf(other)
+			if err != nil {
+				return "", err
+			}
+			out, err := r.onNode(n, "ip", "route", "show", cidr)
+			if err != nil || !strings.Contains(out, "via "+address) {
+				return "", fmt.Errorf("%s has no route to %s by %s: %w: %s", n, cidr, address, err, out)
+			}
+			found = append(found, out)
+		}
+		return strings.Join(found, " "), nil
+	})
 }
 
 // flannelConf is the configuration in flannel's manifest, in the version of the
@@ -228,23 +202,6 @@ func (r *rig) applyFlannel() error {
 			"path: /run/xtables.lock\n", "path: "+dir+"/xtables.lock\n",
 		).Replace("apiVersion: apps/v1\n" + daemonSet)
 		if _, err := r.Kubectl(own, "apply", "-f", "-"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// installPlugins puts plugins where a node looks for them.
-func installPlugins(programs, to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
-	}
-	for _, p := range cniPlugins {
-		file := filepath.Join(to, p)
-		if err := upstream.CopyFile(filepath.Join(programs, "cni-"+p), file); err != nil {
-			return err
-		}
-		if err := os.Chmod(file, 0o755); err != nil {
 			return err
 		}
 	}

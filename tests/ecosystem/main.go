@@ -50,6 +50,7 @@ var subjects = []subject{
 	pythonClient,
 	javaScriptClient,
 	downUp,
+	cniPlugins,
 	flannel,
 }
 
