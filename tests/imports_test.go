@@ -60,7 +60,8 @@ var layers = []struct {
 		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
 	}},
 	{"wiring",
-		[]string{"agent", "agent/fence/shoal-fence", "agent/pause", "agent/shoal", "cni/shoal-cni", "cni/shoal-tunnel", "coordinator", "coordinator/apiserver",
+		[]string{"agent", "agent/fence/shoal-fence", "agent/pause", "agent/shoal", "cni/shoal-cni", "cni/shoal-tunnel",
+			"coordinator", "coordinator/apiserver",
 			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
