@@ -125,6 +125,9 @@ func newGossip(
 	c.Meta.Layers = c.Trust != nil && answers.shares
 	c.Meta.Proxies = c.Trust != nil && cfg.Proxy()
 	c.Answer = answers.answer
+	if err := newTunnels(cfg).Introduce(&c.Meta); err != nil {
+		log.Warn("others do not hear this node's key yet", "err", err)
+	}
 	return gossip.New(c)
 }
 
@@ -167,6 +170,9 @@ func newProxy(
 		if p.Protocol == "TCP" { // where both are, they have one number
 			l.Ports = append(l.Ports, p.HostPort)
 		}
+	}
+	for _, p := range tunnelPorts(cfg) {
+		l.Ports = append(l.Ports, p.HostPort)
 	}
 	var changed <-chan struct{}
 	if group != nil {
@@ -230,5 +236,5 @@ func ownPorts(cfg *config.Config) []podnet.HostPort {
 	if p := uint16(cfg.GossipPort); p > 0 {
 		out = append(out, podnet.HostPort{HostPort: p, Protocol: "TCP"}, podnet.HostPort{HostPort: p, Protocol: "UDP"})
 	}
-	return out
+	return append(out, tunnelPorts(cfg)...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/cni"
+	"github.com/shoal-project/shoal/cni/podnet"
 )
 
 // newOverlay says how pods reach those of nodes behind routers, and by encrypted tunnels.
@@ -28,5 +29,13 @@ func newTunnels(cfg *config.Config) network.Tunnels {
 		KeyFile:   filepath.Join(cfg.DataDir, "tunnel.key"),
 		PeersFile: filepath.Join(cfg.CheckpointDir(), "tunnels.json"),
 		Port:      uint16(cfg.WireGuardPort),
+	}
+}
+
+// tunnelPorts are where packets of other nodes' pods come, also before there is a tunnel:
+// no pod and no Service gets them, else it could have all of them.
+func tunnelPorts(cfg *config.Config) []podnet.HostPort {
+	return []podnet.HostPort{
+		{HostPort: uint16(cfg.VXLANPort), Protocol: "UDP"}, {HostPort: uint16(cfg.WireGuardPort), Protocol: "UDP"},
 	}
 }

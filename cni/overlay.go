@@ -97,6 +97,7 @@ const tunnelProtocol = routeProtocol + 1
 // way is where the packets to a peer go first, as the kernel's routes have it.
 type way struct {
 	peer   Peer
+	self   netip.Addr // by which the peer's node has one name in all tunnels
 	path   Path
 	outer  netip.Addr // of the peer's node
 	link   int        // interface to it
@@ -113,9 +114,16 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 	ways := map[Path][]way{}
 	paths := map[string]Path{}
 	var errs []error
+	whole := map[string]cidr.Prefixes{} // a node may be several peers
+	for _, p := range peers {
+		whole[p.Name] = append(whole[p.Name], p.PodCIDRs...)
+	}
 	for _, p := range peers {
 		w := n.wayTo(p)
-		paths[p.Name] = w.path
+		w.self = identityOf(whole[p.Name])
+		if before, known := paths[p.Name]; !known || before == Direct {
+			paths[p.Name] = w.path
+		}
 		switch w.path {
 		case Direct:
 			direct = append(direct, p)
@@ -127,6 +135,7 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 			ways[w.path] = append(ways[w.path], w)
 		}
 	}
+	ways[WireGuard] = byKey(ways[WireGuard])
 	routes := tunnelRoutes{}
 	// What leads through a tunnel from now on replaces a route, and is there before
 	// others go: no packet is without a way.
@@ -146,31 +155,49 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 func (n *Network) wayTo(p Peer) way {
 	w := way{peer: p, outer: n.outerOf(p)}
 	shared := false
-	route, err := routeTo(w.outer)
-	if err == nil {
-		w.linked, w.link = true, route.LinkIndex
+	if route, err := routeTo(p.Via); err == nil {
 		shared = onLink(route)
 	} else if !n.tunnelled(p) {
 		shared = true // SyncRoutes tells what is wrong, and keeps what is there
 	}
-	w.path = Choose(p.Self, p.End, shared)
+	if w.path = Choose(p.Self, p.End, shared); w.path != Direct {
+		if route, err := routeTo(w.outer); err == nil {
+			w.linked, w.link = true, route.LinkIndex
+		}
+	}
 	return w
 }
 
-// outerOf is the peer's address that tunnels go to: its first of a family that this
-// node has an address of too.
+// byKey makes one way of those of one key, which has all ranges of its node.
+func byKey(ways []way) (out []way) {
+	at := map[Key]int{}
+	for _, w := range ways {
+		if i, known := at[w.peer.Key]; known {
+			out[i].peer.PodCIDRs = append(slices.Clone(out[i].peer.PodCIDRs), w.peer.PodCIDRs...)
+			continue
+		}
+		at[w.peer.Key] = len(out)
+		out = append(out, w)
+	}
+	return out
+}
+
+// outerOf is the peer's address that tunnels go to, of the first family that both nodes
+// have an address of: in whatever order they tell theirs, they choose the same.
 func (n *Network) outerOf(p Peer) netip.Addr {
-	for _, a := range p.Nodes {
-		if n.localOf(nft.FamilyOf(a)).IsValid() {
-			return a
+	for _, f := range outerFamilies {
+		if at := firstOf(p.Nodes, f); at.IsValid() && n.localOf(f).IsValid() {
+			return at
 		}
 	}
 	return p.Via
 }
 
 // localOf is this node's own address of a family.
-func (n *Network) localOf(f nft.Family) netip.Addr {
-	for _, a := range n.overlay.self.Nodes {
+func (n *Network) localOf(f nft.Family) netip.Addr { return firstOf(n.overlay.self.Nodes, f) }
+
+func firstOf(list []netip.Addr, f nft.Family) netip.Addr {
+	for _, a := range list {
 		if nft.FamilyOf(a) == f {
 			return a
 		}
@@ -231,18 +258,17 @@ func identityOf(cidrs cidr.Prefixes) netip.Addr {
 // tunnelRoutes are the routes through tunnels as they are to be.
 type tunnelRoutes map[netip.Prefix]*netlink.Route
 
-// add leads a peer's pods to an interface; hop, where it is valid, is the neighbour
-// there.
-func (t tunnelRoutes) add(n *Network, p Peer, link int, hops bool) {
-	for _, c := range p.PodCIDRs {
+// add leads a peer's pods to an interface.
+func (t tunnelRoutes) add(n *Network, w way, link int) {
+	for _, c := range w.peer.PodCIDRs {
 		c = c.Masked()
 		src, served := n.gateways()[nft.FamilyOf(c.Addr())]
 		if !served || n.ownRange(c) {
 			continue
 		}
 		r := &netlink.Route{Dst: prefixNet(c), LinkIndex: link, Src: src.AsSlice(), Protocol: tunnelProtocol}
-		if hops {
-			r.Gw, r.Flags = gatewayOf(c).AsSlice(), int(netlink.FLAG_ONLINK)
+		if w.path == VXLAN {
+			r.Gw, r.Flags = hopTo(c, vtepOf(w.self)).AsSlice(), int(netlink.FLAG_ONLINK)
 		} else {
 			r.Scope = netlink.SCOPE_LINK
 		}

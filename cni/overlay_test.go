@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
@@ -81,6 +82,31 @@ func TestVTEP(t *testing.T) {
 	}
 }
 
+// TestOuterFamily: both ends of a tunnel choose addresses of the same family.
+func TestOuterFamily(t *testing.T) {
+	addrs := func(list ...string) (out []netip.Addr) {
+		for _, a := range list {
+			out = append(out, netip.MustParseAddr(a))
+		}
+		return out
+	}
+	for _, c := range []struct {
+		self, peer []netip.Addr
+		want       string
+	}{
+		{addrs("192.0.2.1"), addrs("192.0.2.2"), "192.0.2.2"},
+		{addrs("192.0.2.1", "2001:db8::1"), addrs("2001:db8::2", "192.0.2.2"), "192.0.2.2"},
+		{addrs("2001:db8::1", "192.0.2.1"), addrs("192.0.2.2", "2001:db8::2"), "192.0.2.2"},
+		{addrs("2001:db8::1"), addrs("192.0.2.2", "2001:db8::2"), "2001:db8::2"},
+		{addrs("192.0.2.1", "2001:db8::1"), addrs("2001:db8::2"), "2001:db8::2"},
+	} {
+		n := &Network{overlay: overlay{self: Self{Nodes: c.self}}}
+		if got := n.outerOf(Peer{Nodes: c.peer}); got.String() != c.want {
+			t.Errorf("from %v to %v: %s, want %s", c.self, c.peer, got, c.want)
+		}
+	}
+}
+
 // site is a node with an uplink to a router: this process's namespace, or another.
 type site struct {
 	ns, node string
@@ -91,7 +117,7 @@ type site struct {
 
 // routed joins this namespace and two more by a router which knows the nodes' networks
 // alone.
-func routed(t *testing.T, here *Network, mtu int) (a, b site, router string) {
+func routed(t testing.TB, here *Network, mtu int) (a, b site, router string) {
 	t.Helper()
 	router = nstest.New(t)
 	a = site{node: "192.0.2.1", pods: here.stacks[0].pool.prefix, net: here}
@@ -101,6 +127,9 @@ func routed(t *testing.T, here *Network, mtu int) (a, b site, router string) {
 	run(t, router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
 	cfg := here.cfg
 	cfg.PodCIDRs, cfg.StateDir = cidr.Prefixes{b.pods}, filepath.Join(t.TempDir(), "b")
+	if len(here.stacks) > 1 {
+		cfg.PodCIDRs = append(cfg.PodCIDRs, netip.MustParsePrefix("fd00:10:244:8::/64"))
+	}
 	var err error
 	if b.net, err = New(cfg); err != nil {
 		t.Fatal(err)
@@ -110,7 +139,7 @@ func routed(t *testing.T, here *Network, mtu int) (a, b site, router string) {
 	return a, b, router
 }
 
-func (s site) do(t *testing.T, f func() error) {
+func (s site) do(t testing.TB, f func() error) {
 	t.Helper()
 	if err := nstest.In(s.ns, f); err != nil {
 		t.Fatal(err)
@@ -123,14 +152,14 @@ func (s site) peer() Peer {
 	return Peer{Name: s.node, PodCIDRs: cidr.Prefixes{s.pods}, Via: at, Nodes: []netip.Addr{at}}
 }
 
-func (s site) sync(t *testing.T, peers ...Peer) {
+func (s site) sync(t testing.TB, peers ...Peer) {
 	t.Helper()
 	own := Self{Nodes: []netip.Addr{netip.MustParseAddr(s.node)}, Key: s.key}
 	s.do(t, func() error { _, err := s.net.SyncPeers(own, peers); return err })
 }
 
 // run runs a command in a namespace.
-func run(t *testing.T, ns string, name string, args ...string) string {
+func run(t testing.TB, ns string, name string, args ...string) string {
 	t.Helper()
 	if ns != "" {
 		name, args = "nsenter", append([]string{"--net=" + ns, "--", name}, args...)
@@ -142,7 +171,7 @@ func run(t *testing.T, ns string, name string, args ...string) string {
 	return string(out)
 }
 
-func uplink(t *testing.T, router, ns, name, addr, via, port string, mtu int) {
+func uplink(t testing.TB, router, ns, name, addr, via, port string, mtu int) {
 	t.Helper()
 	to, err := netns.GetFromPath(router)
 	if err != nil {
@@ -251,7 +280,7 @@ func TestVXLAN(t *testing.T) { // NET-2
 func sendMuch(t *testing.T, from, to, addr string) error {
 	t.Helper()
 	var l net.Listener
-	if err := nstest.In(to, func() (err error) { l, err = net.Listen("tcp4", addr); return err }); err != nil {
+	if err := nstest.In(to, func() (err error) { l, err = net.Listen("tcp", addr); return err }); err != nil {
 		return err
 	}
 	defer l.Close()
@@ -279,7 +308,7 @@ func sendMuch(t *testing.T, from, to, addr string) error {
 		got <- nil
 	}()
 	return errors.Join(nstest.In(from, func() error {
-		c, err := net.DialTimeout("tcp4", addr, 5*time.Second)
+		c, err := net.DialTimeout("tcp", addr, 5*time.Second)
 		if err != nil {
 			return err
 		}
@@ -295,6 +324,49 @@ func sendMuch(t *testing.T, from, to, addr string) error {
 			return errors.New("not all came in time")
 		}
 	}())
+}
+
+// TestTunnelFamilies: what is in a tunnel may be of another family than the nodes'
+// addresses, by VXLAN and by WireGuard.
+func TestTunnelFamilies(t *testing.T) { // NET-2
+	n := newNetworkOf(t, filepath.Join(t.TempDir(), "cni"), bothRanges)
+	a, b, router := encrypted(t, n)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []struct{ ns, port, node, router, gw string }{
+		{a.ns, "r0", "2001:db8:1::1/64", "2001:db8:1::fe/64", "2001:db8:1::fe"},
+		{b.ns, "r1", "2001:db8:2::1/64", "2001:db8:2::fe/64", "2001:db8:2::fe"},
+	} {
+		run(t, s.ns, "ip", "addr", "add", s.node, "dev", "up0", "nodad")
+		run(t, router, "ip", "addr", "add", s.router, "dev", s.port, "nodad")
+		run(t, s.ns, "ip", "-6", "route", "replace", "default", "via", s.gw)
+	}
+	run(t, router, "sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+	inner := map[string]string{"10.244.8.1": "10.244.7.1"}
+	if here, served := n.gateways()[nft.V6]; served {
+		inner[b.net.gateways()[nft.V6].String()] = here.String()
+	}
+	b4 := b.node
+	for _, nodes := range [][2]string{{"192.0.2.1", b4}, {"2001:db8:1::1", "2001:db8:2::1"}} {
+		a.node, b.node = nodes[0], nodes[1]
+		for _, path := range []Path{VXLAN, WireGuard} {
+			toB, toA := b.peer(), a.peer()
+			if path == WireGuard {
+				toB, toA = b.encrypts(), a.encrypts()
+			}
+			toB.PodCIDRs, toA.PodCIDRs = b.net.cfg.PodCIDRs, n.cfg.PodCIDRs
+			a.sync(t, toB)
+			b.sync(t, toA)
+			for there := range inner {
+				if err := sendMuch(t, "", b.ns, net.JoinHostPort(there, "81")); err != nil {
+					t.Errorf("%s to %s between %s: %v", path, there, a.node, err)
+				}
+			}
+		}
+	}
+	a.sync(t)
+	b.sync(t)
 }
 
 // TestVXLANToDirect: a path that changes leaves nothing of the one before.

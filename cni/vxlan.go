@@ -79,7 +79,7 @@ func (n *Network) syncVXLAN(ways []way, routes tunnelRoutes) error {
 				errs = append(errs, fmt.Errorf("tunnel to node %s: %w", w.peer.Name, err))
 				continue
 			}
-			routes.add(n, w.peer, link, true)
+			routes.add(n, w, link)
 		}
 	}
 	return errors.Join(errs...)
@@ -191,7 +191,11 @@ func (n *Network) setTunnelAddrs(link netlink.Link, want []netip.Addr) error {
 		if there[a] {
 			continue
 		}
-		if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: hostNet(a)}); err != nil {
+		addr := &netlink.Addr{IPNet: hostNet(a)}
+		if a.Is6() {
+			addr.Flags = unix.IFA_F_NODAD // it is to be of use at once
+		}
+		if err := netlink.AddrReplace(link, addr); err != nil {
 			return fmt.Errorf("address %s of %s: %w", a, link.Attrs().Name, err)
 		}
 	}
@@ -200,14 +204,14 @@ func (n *Network) setTunnelAddrs(link netlink.Link, want []netip.Addr) error {
 
 // addVTEP makes a peer's entries, or changes them where its node has another address.
 func (n *Network) addVTEP(link int, w way) error {
-	mac := vtepOf(identityOf(w.peer.PodCIDRs))
+	mac := vtepOf(w.self)
 	if err := netlink.NeighSet(&netlink.Neigh{
 		LinkIndex: link, Family: unix.AF_BRIDGE, State: netlink.NUD_PERMANENT, Flags: netlink.NTF_SELF,
 		IP: w.outer.AsSlice(), HardwareAddr: mac,
 	}); err != nil {
 		return fmt.Errorf("forwarding entry for %s: %w", w.outer, err)
 	}
-	for _, hop := range n.hopsOf(w.peer) {
+	for _, hop := range n.hopsOf(w) {
 		if err := netlink.NeighSet(&netlink.Neigh{
 			LinkIndex: link, Family: int(familyNumber(hop)), State: netlink.NUD_PERMANENT,
 			IP: hop.AsSlice(), HardwareAddr: mac,
@@ -218,15 +222,24 @@ func (n *Network) addVTEP(link int, w way) error {
 	return nil
 }
 
-// hopsOf are a peer's addresses in its pod networks, of the families that this node
-// serves.
-func (n *Network) hopsOf(p Peer) (out []netip.Addr) {
-	for _, c := range p.PodCIDRs {
+// hopsOf are the peer's addresses in the tunnel, of the families that this node serves.
+func (n *Network) hopsOf(w way) (out []netip.Addr) {
+	for _, c := range w.peer.PodCIDRs {
 		if _, served := n.gateways()[nft.FamilyOf(c.Addr())]; served {
-			out = append(out, gatewayOf(c))
+			out = append(out, hopTo(c, vtepOf(w.self)))
 		}
 	}
 	return out
+}
+
+// hopTo is a node's address in a tunnel for one of its ranges: with IPv4 its own in the
+// range. With IPv6 one of the link, of its hardware address (RFC 4291, appendix A), for
+// the kernel takes no hop to which another interface leads, as while a path changes.
+func hopTo(c netip.Prefix, mac net.HardwareAddr) netip.Addr {
+	if c.Addr().Is4() {
+		return gatewayOf(c)
+	}
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
 
 func familyNumber(a netip.Addr) uint8 {
@@ -269,8 +282,8 @@ func (n *Network) tidyEntries(outer nft.Family, ways []way) error {
 	index := link.Attrs().Index
 	macs, hops := map[string]bool{}, map[netip.Addr]bool{}
 	for _, w := range ways {
-		macs[vtepOf(identityOf(w.peer.PodCIDRs)).String()] = true
-		for _, h := range n.hopsOf(w.peer) {
+		macs[vtepOf(w.self).String()] = true
+		for _, h := range n.hopsOf(w) {
 			hops[h] = true
 		}
 	}

@@ -75,12 +75,15 @@ func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) error {
 		return fmt.Errorf("encrypted tunnel: %w", err)
 	}
 	if change := n.wireguardChange(have, ways, time.Now()); change != nil {
-		if err := device.write(*change); err != nil {
+		if err := device.write(*change); errors.Is(err, unix.EADDRINUSE) {
+			return fmt.Errorf("encrypted tunnel: UDP port %d is somebody else's, choose another for it: %w",
+				n.cfg.Overlay.WireGuardPort, err)
+		} else if err != nil {
 			return fmt.Errorf("encrypted tunnel: %w", err)
 		}
 	}
 	for _, w := range ways {
-		routes.add(n, w.peer, link.Attrs().Index, false)
+		routes.add(n, w, link.Attrs().Index)
 	}
 	return nil
 }
@@ -182,12 +185,16 @@ func (n *Network) wireguardChange(have *wgtypes.Device, ways []way, now time.Tim
 	for _, w := range ways {
 		p, known := there[w.peer.Key]
 		delete(there, w.peer.Key)
+		if n.cameBack(w.peer, p) && known {
+			change.Peers = append(change.Peers, removal(w.peer.Key))
+			p, known = wgtypes.Peer{}, false
+		}
 		if c := n.peerChange(w, p, known, now); c != nil {
 			change.Peers = append(change.Peers, *c)
 		}
 	}
 	for key := range there {
-		change.Peers = append(change.Peers, wgtypes.PeerConfig{PublicKey: key, Remove: true, UpdateOnly: true})
+		change.Peers = append(change.Peers, removal(key))
 	}
 	// Who goes first: a range belongs to one peer, and a node's new key to the same.
 	slices.SortStableFunc(change.Peers, func(a, b wgtypes.PeerConfig) int { return compareBool(b.Remove, a.Remove) })
@@ -195,6 +202,10 @@ func (n *Network) wireguardChange(have *wgtypes.Device, ways []way, now time.Tim
 		return nil
 	}
 	return &change
+}
+
+func removal(key Key) wgtypes.PeerConfig {
+	return wgtypes.PeerConfig{PublicKey: key, Remove: true, UpdateOnly: true}
 }
 
 func compareBool(a, b bool) int {
@@ -209,12 +220,8 @@ func compareBool(a, b bool) int {
 
 // peerChange is what differs of one peer; nil: nothing.
 func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time) *wgtypes.PeerConfig {
-	anew := n.cameBack(w.peer, have) && known
-	c := wgtypes.PeerConfig{PublicKey: w.peer.Key, UpdateOnly: known && !anew, ReplaceAllowedIPs: true}
-	differs := !known || anew
-	if anew {
-		known = false
-	}
+	c := wgtypes.PeerConfig{PublicKey: w.peer.Key, UpdateOnly: known, ReplaceAllowedIPs: true}
+	differs := !known
 	for _, r := range w.peer.PodCIDRs {
 		c.AllowedIPs = append(c.AllowedIPs, *prefixNet(r.Masked()))
 	}
@@ -367,8 +374,8 @@ func (u uapi) ask(question string) (lines [][2]string, err error) {
 	for in.Scan() && in.Text() != "" {
 		key, value, _ := strings.Cut(in.Text(), "=")
 		if key == "errno" {
-			if value != "0" {
-				return nil, fmt.Errorf("shoal-tunnel refuses it: errno %s", value)
+			if n, err := strconv.Atoi(value); err != nil || n != 0 { // some are told with a sign
+				return nil, fmt.Errorf("shoal-tunnel refuses it: %w", syscall.Errno(max(n, -n)))
 			}
 			return lines, nil
 		}
@@ -463,10 +470,6 @@ func (u uapi) write(cfg wgtypes.Config) error {
 		line("listen_port", *cfg.ListenPort)
 	}
 	for _, p := range cfg.Peers {
-		if !p.UpdateOnly && !p.Remove { // one that is there begins anew
-			line("public_key", hex.EncodeToString(p.PublicKey[:]))
-			line("remove", true)
-		}
 		line("public_key", hex.EncodeToString(p.PublicKey[:]))
 		if p.Remove {
 			line("remove", true)

@@ -410,14 +410,15 @@ func Default() Config {
 
 		DNSSearchCompletion: CompleteLongNames,
 
-		ClusterCIDR:   "10.244.0.0/16",
-		ServiceCIDR:   "10.96.0.0/16",
-		Bridge:        "shoal0",
-		NFTable:       "shoal",
+		ClusterCIDR: "10.244.0.0/16",
+		ServiceCIDR: "10.96.0.0/16",
+		Bridge:      "shoal0",
+		NFTable:     "shoal",
+		GossipPort:  7946,
+
 		VXLANPort:     4789,
-		WireGuardPort: 51820,
 		VXLANID:       1,
-		GossipPort:    7946,
+		WireGuardPort: 51820,
 
 		NodeLeaseDurationSeconds:  40,
 		NodeStatusReportFrequency: metav1.Duration{Duration: 5 * time.Minute},

@@ -10,7 +10,7 @@
 //
 //	grant      what the API gives it: role, public key, pod ranges, addresses,
 //	           times; signed by the cluster's CA for the member's name
-//	words      zone, API address, leaving
+//	words      zone, API address, leaving, the public key of its tunnels
 //	serial     grows with each statement: older ones are ignored
 //	ceiling    the highest incarnation that the statement covers
 //	signature  of all that, the name and the gossip address, by the granted key
@@ -55,6 +55,13 @@
 // What a verified member that turned bad still can: call others dead. They
 // contradict within a second; conditions flap, no pod is evicted without the
 // Lease.
+//
+// # Members behind address translation
+//
+// Such a member tells an address where nobody reaches it. Packets of it that verify show
+// where the answers go (sighting.go), and members learn by a question where others see
+// them. Streams go from it alone; those who cannot reach it have others ask for them
+// (memberlist's indirect probes). Tunnels of pods' packets are chosen by that.
 //
 // # What is known before anybody is heard
 //

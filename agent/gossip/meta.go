@@ -70,9 +70,9 @@ const (
 	tagLayers    = 12
 	tagProxies   = 13
 
-	tagTunnel     = 20
-	tagTunnelPort = 21
-	tagEncrypts   = 22
+	tagTunnel     = 30
+	tagTunnelPort = 31
+	tagEncrypts   = 32
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in

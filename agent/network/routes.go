@@ -47,6 +47,7 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			done = nil // poked when that changes
 		case done == nil || !reflect.DeepEqual(peers, done):
 			paths, err := m.syncRoutes(peers)
+			m.tell(paths)
 			m.tunnels.look(ctx, g, members, paths)
 			if err = errors.Join(keyErr, err); err != nil {
 				if err.Error() != told {
@@ -70,6 +71,17 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			done = nil
 		}
 	}
+}
+
+// tell tells of nodes that are reached by another path than before, once by a tunnel.
+func (m *Manager) tell(paths map[string]cni.Path) {
+	for name, path := range paths {
+		before := m.tunnels.paths[name]
+		if path != before && (before != cni.Unreachable || path != cni.Direct) {
+			m.log.Info("pods of another node are reached by another path", "node", name, "path", path, "before", before)
+		}
+	}
+	m.tunnels.paths = paths
 }
 
 // neighbours are this node and the others.

@@ -56,6 +56,8 @@ type tunnels struct {
 	key  cni.Key // zero: none was needed
 	told bool    // others know it
 
+	paths map[string]cni.Path // of the last look
+
 	// last is what was known of members last, as the file has it: those who were not heard
 	// since this process began have no words.
 	last   map[string]last
@@ -136,8 +138,10 @@ func (t *tunnels) of(m gossip.Member, own []netip.Addr) last {
 	if m.State.Up() {
 		l.Seen = m.Seen.Addr()
 	}
-	if at := t.seenBy(m); at.IsValid() {
+	if at := t.seenBy(m.Name); at.IsValid() {
 		l.Hides = !slices.Contains(own, at)
+	} else if l.Seen.IsValid() { // it cannot be asked
+		l.Hides = t.hidesFromSome(own)
 	}
 	if len(l.Key) == 0 {
 		l.Key = nil
@@ -209,14 +213,31 @@ func (t *tunnels) haveKey(s speaker) error {
 	if t.told && key == t.key {
 		return nil
 	}
-	public := key.PublicKey()
-	if err := s.UpdateMeta(func(m *gossip.Meta) {
-		m.Tunnel, m.TunnelPort, m.Encrypts = string(public[:]), t.cfg.Port, t.cfg.Encrypt
-	}); err != nil {
+	if err := s.UpdateMeta(func(m *gossip.Meta) { t.cfg.tell(m, key) }); err != nil {
 		return fmt.Errorf("key of encrypted tunnels is not told: %w", err)
 	}
 	t.key, t.told = key, true
 	return nil
+}
+
+// Introduce puts the node's key into the first words that others hear, where it encrypts
+// or had a key before: without it they would take another path for a moment, each time
+// that the agent starts.
+func (c Tunnels) Introduce(m *gossip.Meta) error {
+	if _, err := os.Stat(c.KeyFile); err != nil && !c.Encrypt {
+		return nil
+	}
+	key, err := loadKey(c.KeyFile, time.Now())
+	if err != nil {
+		return fmt.Errorf("key of encrypted tunnels: %w", err)
+	}
+	c.tell(m, key)
+	return nil
+}
+
+func (c Tunnels) tell(m *gossip.Meta, key cni.Key) {
+	public := key.PublicKey()
+	m.Tunnel, m.TunnelPort, m.Encrypts = string(public[:]), c.Port, c.Encrypt
 }
 
 // loadKey reads a key from its file. One that is not there, or old, is made.
@@ -263,10 +284,22 @@ func replaceFile(file string, data []byte) error {
 }
 
 // seenBy is where a member said that it sees this node.
-func (t *tunnels) seenBy(m gossip.Member) netip.Addr {
+func (t *tunnels) seenBy(member string) netip.Addr {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.views[m.Name].at
+	return t.views[member].at
+}
+
+// hidesFromSome tells whether some member sees this node at no address of its own.
+func (t *tunnels) hidesFromSome(own []netip.Addr) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.views {
+		if v.at.IsValid() && !slices.Contains(own, v.at) {
+			return true
+		}
+	}
+	return false
 }
 
 // look asks those members where they see this node that no network leads to directly,

@@ -117,3 +117,13 @@ func (a *Agent) Change(change func(*Agent, *agentconfig.Config)) error {
 	}
 	return os.WriteFile(a.config, data, 0o600)
 }
+
+// KillCoordinator ends the coordinator of UpCoordinator with SIGKILL. UpCoordinator starts
+// it again.
+func (c *Cluster) KillCoordinator() error {
+	if err := c.coordinator.Process.Kill(); err != nil {
+		return err
+	}
+	_ = c.coordinator.Wait() // says that it was killed
+	return nil
+}
