@@ -141,6 +141,7 @@ func (t *guard) packet(p *memberlist.Packet) {
 		t.g.log.Debug("gossip packet dropped", "from", p.From, "err", err)
 		return
 	}
+	t.g.heardFrom(addrOf(p.From))
 	t.g.filterPacket(plain, p.From, func(b []byte) {
 		select {
 		case t.packets <- &memberlist.Packet{Buf: b, From: p.From, Timestamp: p.Timestamp}:

@@ -27,6 +27,9 @@ type Meta struct {
 	Leaving bool   // a planned end has begun: send no new traffic
 	Votes   bool   // it knows how nodes vouch for each other (agent/fence)
 	Layers  bool   // it shares layers of images (agent/image/peer)
+	// Announces are the ranges in which the node announces addresses (agent/announce), with
+	// commas between them; empty: none.
+	Announces string
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -62,6 +65,7 @@ const (
 	tagNode      = 10
 	tagVotes     = 11
 	tagLayers    = 12
+	tagAnnounces = 20
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -95,6 +99,7 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 	if s.Layers {
 		b = appendField(b, tagLayers, []byte{1})
 	}
+	b = appendField(b, tagAnnounces, []byte(s.Announces))
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
 	}
@@ -202,6 +207,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Votes = len(v) == 1 && v[0] == 1
 	case tagLayers:
 		s.Layers = len(v) == 1 && v[0] == 1
+	case tagAnnounces:
+		s.Announces = string(v)
 	}
 	return nil
 }

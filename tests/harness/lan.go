@@ -30,3 +30,7 @@ func (a *Agent) Plug() error { return a.cluster.lan.plug(a.host) }
 
 // Command returns a command that runs in a network namespace.
 func Command(netns, program string, args ...string) *exec.Cmd { return in(netns, program, args...) }
+
+// Outside adds a host on the cluster's network that is no node, and returns its
+// namespace and its address.
+func (c *Cluster) Outside() (netns, address string, err error) { return c.lan.host() }

@@ -185,7 +185,8 @@ func (r *reconciler) current() (pools []pool, on bool, err error) {
 	if m.ResourceVersion != r.read {
 		read, err := parsePools(m.Data, r.reserved)
 		if err != nil {
-			r.events.Eventf(m, corev1.EventTypeWarning, "InvalidPools", "%v; what was given stays, and nothing new is", err)
+			r.events.Eventf(m, corev1.EventTypeWarning, "InvalidPools", "%v; what was given stays, and nothing new is",
+				err)
 			r.pools = nil
 		} else {
 			r.pools = read
