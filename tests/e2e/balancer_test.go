@@ -146,6 +146,19 @@ func (a *arpWatch) owner() string {
 	return a.last
 }
 
+// settled waits until one machine has answered for a while.
+func (a *arpWatch) settled(t *testing.T) (owner string) {
+	t.Helper()
+	since := time.Now()
+	harness.Eventually(t, "one machine answers", func() (bool, string) {
+		if now := a.owner(); now != owner || now == "" {
+			since, owner = time.Now(), now
+		}
+		return time.Since(since) > 3*time.Second, owner
+	})
+	return owner
+}
+
 // twice tells in how many rounds two answered, and in how many one after the other.
 func (a *arpWatch) twice() (rounds int, doubled []string, longest int) {
 	a.mu.Lock()
@@ -239,14 +252,7 @@ func TestLoadBalancer(t *testing.T) {
 	watch := newARPWatch(t, outside, netip.MustParseAddr(address))
 	settled := func() string {
 		t.Helper()
-		since, before := time.Now(), ""
-		harness.Eventually(t, "one node answers", func() (bool, string) {
-			now := watch.owner()
-			if now != before || now == "" {
-				since, before = time.Now(), now
-			}
-			return time.Since(since) > 3*time.Second, now
-		})
+		before := watch.settled(t)
 		if nodes[before] == nil {
 			t.Fatalf("%s answers, which is not to", before)
 		}
