@@ -285,7 +285,7 @@ func build(
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
-	announcer := newAnnouncer(cfg, services, group, log)
+	announcer := newAnnouncer(cfg, services, group, counts, log)
 	if announcer != nil {
 		listeners = append(listeners, excluded(announcer))
 	}

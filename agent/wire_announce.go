@@ -9,13 +9,14 @@ import (
 	"github.com/shoal-project/shoal/agent/announce"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
+	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/service"
 )
 
 // newAnnouncer announces addresses that the cluster gives load balancers; nil without
 // gossip, by which nodes know who is to.
 func newAnnouncer(
-	cfg *config.Config, services *service.Source, group *gossip.Group, log *slog.Logger,
+	cfg *config.Config, services *service.Source, group *gossip.Group, counts *metrics.Agent, log *slog.Logger,
 ) *announce.Announcer {
 	if group == nil {
 		return nil
@@ -30,6 +31,7 @@ func newAnnouncer(
 		ClaimsChanged: services.Changed(),
 		Skip:          func(name string) bool { return name == cfg.Bridge },
 		Leaves:        func() bool { return leaves(cfg) },
+		Count:         func(event string) { counts.Announcements.Inc(event) },
 		Log:           log,
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -37,8 +38,18 @@ type Config struct {
 	Skip func(name string) bool
 	// Leaves tells whether the end of the process is that of the node's membership.
 	Leaves func() bool
-	Log    *slog.Logger
+	// Count counts what happens to an address here: Took, HandedOver, Contradicted, CutOff.
+	Count func(event string)
+	Log   *slog.Logger
 }
+
+// What is counted.
+const (
+	Took         = "took"
+	HandedOver   = "handed_over"
+	Contradicted = "contradicted" // another claimed it while this node was to have it: there were two
+	CutOff       = "cut_off"
+)
 
 // Announcer answers for the addresses that are this node's to announce.
 type Announcer struct {
@@ -56,12 +67,10 @@ type Announcer struct {
 	fenced  bool
 	said    string // of ranges, in the gossip
 	asked   int    // which peer is asked next
-	counts  Counts
-}
-
-// Counts are what happened since the process began.
-type Counts struct {
-	Took, HandedOver, Contradicted, CutOff uint64
+	// agreed: this node knows the others' states.
+	agreed     bool
+	candidates []Candidate // that ranks are of
+	warned     map[netip.Addr]time.Time
 }
 
 type machine struct {
@@ -100,7 +109,7 @@ type link struct {
 // New makes an Announcer; Run runs it.
 func New(cfg Config) *Announcer {
 	return &Announcer{cfg: cfg, poke: make(chan struct{}, 1), seats: map[netip.Addr]*place{}, links: map[linkKey]*link{},
-		heard: map[segment.MAC]time.Time{}, machine: map[segment.MAC]machine{}}
+		heard: map[segment.MAC]time.Time{}, machine: map[segment.MAC]machine{}, warned: map[netip.Addr]time.Time{}}
 }
 
 // Exclude has this node announce nothing, or what it is to after all
@@ -114,16 +123,16 @@ func (a *Announcer) Exclude(yes bool) {
 	}
 }
 
-// Counts tells what happened so far, and how many addresses this node has.
-func (a *Announcer) Counts() (c Counts, owned int) {
+// Owned is how many addresses this node has.
+func (a *Announcer) Owned() (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.seats {
 		if p.owner {
-			owned++
+			n++
 		}
 	}
-	return a.counts, owned
+	return n
 }
 
 // interfacesEvery is how often interfaces are looked at, and those that failed tried
@@ -148,7 +157,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 	ending, deadline := ctx.Done(), time.Time{}
 	var claims []Claim
 	for {
-		refresh := false
+		refresh, changed := false, false
 		select {
 		case <-ending:
 			if !a.cfg.Leaves() {
@@ -156,7 +165,8 @@ func (a *Announcer) Run(ctx context.Context) error {
 			}
 			ending, deadline = nil, time.Now().Add(leaveWait)
 		case <-a.cfg.ClaimsChanged:
-			claims, refresh = a.cfg.Claims()
+			claims, changed = a.cfg.Claims()
+			refresh = changed
 		case <-members:
 			refresh = true
 		case <-a.poke:
@@ -164,9 +174,9 @@ func (a *Announcer) Run(ctx context.Context) error {
 		case <-tickC:
 			refresh = time.Since(looked) > interfacesEvery
 		}
-		if refresh {
+		if refresh && (changed || len(claims) > 0) {
 			looked = time.Now()
-			a.refresh(claims)
+			a.refresh(claims, changed)
 		}
 		idle := a.step(time.Now())
 		switch {
@@ -177,7 +187,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 			ticks = time.NewTicker(tick)
 			tickC = ticks.C
 		}
-		if _, owned := a.Counts(); !deadline.IsZero() && (owned == 0 || time.Now().After(deadline)) {
+		if !deadline.IsZero() && (a.Owned() == 0 || time.Now().After(deadline)) {
 			return nil
 		}
 	}
@@ -249,7 +259,7 @@ func at(networks []network, addr netip.Addr) (best *network, prefix netip.Prefix
 }
 
 // refresh takes what changed: claims, members, interfaces.
-func (a *Announcer) refresh(claims []Claim) {
+func (a *Announcer) refresh(claims []Claim, changed bool) {
 	var networks []network
 	if len(claims) > 0 {
 		networks = a.networks()
@@ -280,8 +290,10 @@ func (a *Announcer) refresh(claims []Claim) {
 	members := a.cfg.Group.Members()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.peers = peersOf(members)
+	a.peers, a.agreed = peersOf(members), agreed(members)
 	candidates, name := candidatesOf(members)
+	changed = changed || !reflect.DeepEqual(candidates, a.candidates)
+	a.candidates = candidates
 	seats := make(map[netip.Addr]*place, len(claims))
 	for _, c := range claims {
 		p := a.seats[c.Addr]
@@ -289,7 +301,9 @@ func (a *Announcer) refresh(claims []Claim) {
 			p = &place{}
 		}
 		p.claim, p.link = c, a.links[where[c.Addr]]
-		p.rank = slices.Index(Ranking(c, candidates), name)
+		if changed {
+			p.rank = slices.Index(Ranking(c, candidates), name)
+		}
 		if p.owner && p.link == nil {
 			p.owner = false
 		}
@@ -422,12 +436,13 @@ func (a *Announcer) hear(w segment.Word) {
 		return
 	}
 	was := p.owner
-	act := p.claimedBy(w.MAC, a.situation(now, p, false))
+	a.stranger(p, w, now)
+	act := p.claimedBy(w.MAC, a.situation(now, p))
 	a.heard[w.MAC], a.contact = now, now
 	if was && p.rank == 0 {
-		a.counts.Contradicted++
+		a.cfg.Count(Contradicted)
 	} else if was {
-		a.counts.HandedOver++
+		a.cfg.Count(HandedOver)
 	}
 	if act.dropped != "" {
 		a.answer(now) // at once
@@ -435,12 +450,26 @@ func (a *Announcer) hear(w segment.Word) {
 	a.do(p, act, now)
 }
 
-func (a *Announcer) situation(now time.Time, p *place, known bool) situation {
+// warnEvery is how often it is told that a stranger has an address.
+const warnEvery = 10 * time.Minute
+
+// stranger warns of a machine that answers a question for an address and is no node: the
+// address is not free. It is never taken from one that does not claim it beat by beat.
+func (a *Announcer) stranger(p *place, w segment.Word, now time.Time) {
+	if _, node := a.machine[w.MAC]; node || p.asked == 0 || p.rank != 0 || now.Sub(a.warned[w.Addr]) < warnEvery {
+		return
+	}
+	a.warned[w.Addr] = now
+	a.cfg.Log.Warn("another machine may have a load balancer's address; take it out of the pool if it is no node",
+		"address", w.Addr, "mac", w.MAC)
+}
+
+func (a *Announcer) situation(now time.Time, p *place) situation {
 	return situation{
 		now:     now,
 		rank:    p.rank,
 		fenced:  a.fenced,
-		agreed:  known,
+		agreed:  a.agreed,
 		mine:    p.link.MAC(),
 		heard:   func(m segment.MAC) time.Time { return a.heard[m] },
 		machine: func(m segment.MAC) time.Time { return a.machine[m].at },
@@ -449,7 +478,6 @@ func (a *Announcer) situation(now time.Time, p *place, known bool) situation {
 
 // step does what is due now, and tells whether there is nothing to do.
 func (a *Announcer) step(now time.Time) (idle bool) {
-	members := a.cfg.Group.Members()
 	heard := a.cfg.Group.Heard()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -458,10 +486,9 @@ func (a *Announcer) step(now time.Time) (idle bool) {
 		return true
 	}
 	a.fence(now, heard)
-	known := agreed(members)
 	for _, p := range a.seats {
 		if p.link != nil {
-			a.do(p, p.step(a.situation(now, p, known)), now)
+			a.do(p, p.step(a.situation(now, p)), now)
 		}
 	}
 	a.answer(now)
@@ -514,14 +541,14 @@ func (a *Announcer) reach(ip netip.Addr) *link {
 func (a *Announcer) do(p *place, act action, now time.Time) {
 	addr := p.claim.Addr
 	if act.took {
-		a.counts.Took++
+		a.cfg.Count(Took)
 		a.cfg.Log.Info("this node announces a load balancer's address", "address", addr, "interface", p.link.key.name,
 			"order", p.rank)
 		a.answer(now) // before anybody hears of it
 	}
 	if act.dropped != "" {
 		if a.fenced {
-			a.counts.CutOff++
+			a.cfg.Count(CutOff)
 		}
 		a.cfg.Log.Info("this node no longer announces a load balancer's address", "address", addr,
 			"why", act.dropped)
@@ -608,5 +635,6 @@ const maxHeard = 4096
 func (a *Announcer) forget(now time.Time) {
 	old := func(at time.Time) bool { return now.Sub(at) > forgetAfter }
 	maps.DeleteFunc(a.heard, func(_ segment.MAC, at time.Time) bool { return old(at) || len(a.heard) > maxHeard })
+	maps.DeleteFunc(a.warned, func(_ netip.Addr, at time.Time) bool { return now.Sub(at) > warnEvery })
 	maps.DeleteFunc(a.machine, func(_ segment.MAC, m machine) bool { return old(m.at) || len(a.machine) > maxHeard })
 }

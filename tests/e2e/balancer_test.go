@@ -286,6 +286,45 @@ func TestLoadBalancer(t *testing.T) {
 		}
 	})
 
+	// Who may have the address no more hands it over, and who may again takes it back;
+	// clients notice neither.
+	t.Run("handover", func(t *testing.T) {
+		const label = "node.kubernetes.io/exclude-from-external-load-balancers"
+		for _, change := range []string{label + "=", label + "-"} {
+			before := watch.owner()
+			c.Must(t, "label", "node", nodes[owner].Name, change)
+			begin := time.Now()
+			for time.Since(begin) < 6*time.Second {
+				if got, err := asks(outside, address, time.Second); got != own {
+					t.Errorf("%v after the label %s: %q, %v", time.Since(begin), change, got, err)
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
+			if now := watch.owner(); now == before {
+				t.Errorf("%s still answers after the label %s", now, change)
+			}
+		}
+		if now := settled(); now != owner {
+			t.Errorf("%s has the address, not %s", now, owner)
+		}
+	})
+
+	// With the policy Cluster nodes without a backend may announce it too.
+	t.Run("cluster", func(t *testing.T) {
+		c.MustWith(t, `
+{apiVersion: v1, kind: Service, metadata: {name: all}, spec: {type: LoadBalancer, loadBalancerIP: 10.99.0.105,
+  allocateLoadBalancerNodePorts: false, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}`, "apply", "-f", "-")
+		harness.Eventually(t, "the second address is served", func() (bool, string) {
+			got, err := asks(outside, "10.99.0.105", time.Second)
+			return err == nil && got != "", fmt.Sprint(got, err)
+		})
+		c.Must(t, "delete", "service", "all")
+		harness.Eventually(t, "it is served no more", func() (bool, string) {
+			got, err := asks(outside, "10.99.0.105", 300*time.Millisecond)
+			return err != nil, got
+		})
+	})
+
 	t.Run("failovers", func(t *testing.T) {
 		var answered, served []time.Duration
 		for range failovers {
