@@ -426,7 +426,7 @@ func (a *Announcer) hear(w segment.Word) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
-	if a.peers[w.Addr] {
+	if a.peers[w.Addr] && !w.Asks {
 		a.contact = now
 		a.machine[w.MAC] = machine{w.Addr, now}
 		return
@@ -436,6 +436,10 @@ func (a *Announcer) hear(w segment.Word) {
 		return
 	}
 	was := p.owner
+	if w.Asks {
+		p.deniedBy(w.MAC, now)
+		return
+	}
 	a.stranger(p, w, now)
 	act := p.claimedBy(w.MAC, a.situation(now, p))
 	a.heard[w.MAC], a.contact = now, now

@@ -24,6 +24,9 @@
 // request or an unsolicited neighbour advertisement. All hear that. The first in order
 // takes an address from another owner by claiming it, when it was the first for a moment.
 //
+// Who asks for an address says that it has it not: an owner that stopped without a successor
+// asks once, so that nobody waits for it.
+//
 // # What fences an owner
 //
 //   - An answer is given only for some moments after the last decision (answerFor). A

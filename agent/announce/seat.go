@@ -32,6 +32,9 @@ const (
 	// contest is how long another is an owner before the first takes the address from it:
 	// one that is back has it before all have heard that it is back, and is to keep it.
 	contest = 2 * time.Second
+	// inFlight is how old a claim may be when it is heard: that of the owner before, which has
+	// yielded meanwhile, is no contradiction.
+	inFlight = tick
 	// linger is how long an owner that may be none any more goes on until another claims
 	// the address.
 	linger = 3 * time.Second
@@ -61,6 +64,8 @@ type seat struct {
 	rival   time.Time   // since when by is heard without a silence
 	at      time.Time   // when it claimed this address last
 	asked   int         // questions since nobody is heard
+	denied  time.Time   // when the one that had it last said that it has it not
+	turns   int         // of answers for a machine whose agent is away
 	retry   time.Time   // not to be taken from another before
 	pause   time.Duration
 }
@@ -124,14 +129,14 @@ func (s *seat) keep(in situation) action {
 	switch {
 	case in.fenced:
 		s.owner = false
-		return action{dropped: "no other machine is heard"}
+		return action{dropped: "no other machine is heard", ask: true}
 	case in.rank >= 0:
 		s.unwanted = time.Time{}
 	case s.unwanted.IsZero():
 		s.unwanted = in.now
 	case in.now.Sub(s.unwanted) > linger:
 		s.owner = false
-		return action{dropped: "this node is not to have it, and no other took it"}
+		return action{dropped: "this node is not to have it, and no other took it", ask: true}
 	}
 	return action{answer: in.mine, answers: true}
 }
@@ -149,8 +154,11 @@ func (s *seat) beside(in situation) action {
 // silent is the step of a node that has heard no owner since some time.
 func (s *seat) silent(in situation, since time.Time) action {
 	wait := time.Duration(in.rank) * stagger
-	if in.rank > 0 || s.claimed {
+	switch {
+	case in.rank > 0 || s.claimed:
 		wait += silence
+	case !s.denied.IsZero():
+		wait += settle
 	}
 	if in.now.Sub(since) < wait {
 		return action{}
@@ -158,7 +166,8 @@ func (s *seat) silent(in situation, since time.Time) action {
 	restarting := s.claimed && in.now.Sub(since) < restartPatience
 	if restarting && in.now.Sub(in.machine(s.by)) < machineAnswers {
 		s.asked = 0
-		return action{machine: true, answer: s.by, answers: true}
+		s.turns++ // that this node has it not is said now and then, too
+		return action{machine: true, answer: s.by, answers: true, ask: s.turns%10 == 1}
 	}
 	if s.asked++; s.asked <= questions {
 		return action{ask: true, machine: restarting}
@@ -177,7 +186,7 @@ func (s *seat) claimedBy(mac segment.MAC, in situation) action {
 		s.rival = in.now
 	}
 	s.claimed, s.by, s.at, s.asked = true, mac, in.now, 0
-	if !s.owner {
+	if !s.owner || in.now.Sub(s.since) < inFlight {
 		return action{}
 	}
 	if in.rank == 0 && bytes.Compare(in.mine[:], mac[:]) < 0 {
@@ -191,4 +200,12 @@ func (s *seat) claimedBy(mac segment.MAC, in situation) action {
 	s.pause = min(max(2*s.pause, retryFirst), retryLast)
 	s.retry = in.now.Add(s.pause)
 	return action{dropped: "another node says that it is to have it"}
+}
+
+// deniedBy notes that another asks for the address: it has it not. One that restarts asks
+// too, and is given the time to take it.
+func (s *seat) deniedBy(mac segment.MAC, now time.Time) {
+	if s.claimed && s.by == mac {
+		s.claimed, s.denied, s.watched, s.asked = false, now, now, 0
+	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/shoal-project/shoal/agent/segment"
 )
 
-// world is nodes on one network, in time that the test moves: what they say is heard at
-// once, what they believe of each other is late by as much as the gossip may be.
+// world is nodes on one network, in time that the test moves: what they say is heard
+// soon, what they believe of each other is late by as much as the gossip may be.
 type world struct {
 	t     *testing.T
 	now   time.Time
@@ -24,6 +24,41 @@ type world struct {
 
 	doubled time.Duration // how long two owners could be heard, at a stretch
 	longest time.Duration
+
+	sent []message // not heard yet
+}
+
+// message is a claim or a question on its way.
+type message struct {
+	due      time.Time
+	from, to *simulated
+	asks     bool
+}
+
+// send has a message heard after up to 40 ms.
+func (w *world) send(from, to *simulated, asks bool) {
+	if reach(from, to) && to.agent {
+		late := time.Duration(rand.IntN(40)) * time.Millisecond
+		w.sent = append(w.sent, message{w.now.Add(late), from, to, asks})
+	}
+}
+
+// deliver has heard what is due.
+func (w *world) deliver() {
+	due := slices.DeleteFunc(slices.Clone(w.sent), func(m message) bool { return m.due.After(w.now) })
+	w.sent = slices.DeleteFunc(w.sent, func(m message) bool { return !m.due.After(w.now) })
+	for _, m := range due {
+		switch {
+		case !m.to.agent || !m.to.power:
+		case !m.asks:
+			w.hears(m.to, m.from.mac)
+		default:
+			m.to.seat.deniedBy(m.from.mac, w.now)
+			if m.to.seat.owner {
+				w.send(m.to, m.from, false)
+			}
+		}
+	}
 }
 
 type simulated struct {
@@ -139,19 +174,15 @@ func (w *world) perform(s *simulated, a action) {
 			s.machine[o.mac] = w.now
 		}
 	}
-	if a.ask {
-		for _, o := range w.nodes {
-			if reach(s, o) && o.agent && o.seat.owner {
-				w.hears(s, o.mac)
-			}
-		}
-	}
 	if a.claim {
 		s.beaten = w.now
-		for _, o := range w.nodes {
-			if reach(s, o) && o.agent {
-				w.hears(o, s.mac)
-			}
+	}
+	for _, o := range w.nodes {
+		if a.ask {
+			w.send(s, o, true)
+		}
+		if a.claim {
+			w.send(s, o, false)
 		}
 	}
 }
@@ -165,6 +196,7 @@ func (w *world) hears(s *simulated, mac segment.MAC) {
 // step is 20 ms.
 func (w *world) step() {
 	w.now = w.now.Add(20 * time.Millisecond)
+	w.deliver()
 	for i, s := range w.nodes {
 		if !s.power || !s.agent {
 			continue
@@ -401,4 +433,64 @@ func (w *world) candidates() (all []Candidate) {
 		all = append(all, Candidate{o.name, ParseRanges("192.0.2.0/24")})
 	}
 	return all
+}
+
+// TestConflict: of two that are first in their own eyes the one with the lower MAC stays; a
+// claim that was on its way when this node took the address is none.
+func TestConflict(t *testing.T) {
+	begin := time.Unix(1e9, 0)
+	mac := func(n byte) segment.MAC { return segment.MAC{2, 0, 0, 0, 0, n} }
+	never := func(segment.MAC) time.Time { return time.Time{} }
+	for _, tt := range []struct {
+		name  string
+		rank  int
+		mine  byte
+		after time.Duration
+		stays bool
+		claim bool
+	}{
+		{"lower", 0, 1, time.Minute, true, true},
+		{"higher", 0, 3, time.Minute, false, false},
+		{"higher_but_in_flight", 0, 3, inFlight / 2, true, false},
+		{"not_the_first", 1, 1, time.Minute, false, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := seat{owner: true, since: begin}
+			a := s.claimedBy(mac(2), situation{now: begin.Add(tt.after), rank: tt.rank, mine: mac(tt.mine), heard: never})
+			if s.owner != tt.stays || a.claim != tt.claim || (a.dropped != "") == tt.stays {
+				t.Errorf("stays %v, %+v", s.owner, a)
+			}
+		})
+	}
+}
+
+// TestDenied: who had an address and asks for it has it no more, and nobody waits for its
+// machine.
+func TestDenied(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	other := segment.MAC{2, 0, 0, 0, 0, 2}
+	heard := now
+	in := func() situation {
+		at := func(segment.MAC) time.Time { return heard }
+		alive := func(segment.MAC) time.Time { return now }
+		return situation{now: now, mine: segment.MAC{2, 0, 0, 0, 0, 1}, agreed: true, heard: at, machine: alive}
+	}
+	var s seat
+	s.step(in())
+	s.claimedBy(other, in())
+	s.deniedBy(segment.MAC{2, 0, 0, 0, 0, 3}, now)
+	for range 20 { // its machine answers, as its agent may restart
+		now = now.Add(tick)
+		if a := s.step(in()); s.owner || a.answers && a.answer != other {
+			t.Fatalf("taken from a machine that answers: %+v", a)
+		}
+	}
+	s.deniedBy(other, now)
+	for range 10 {
+		now = now.Add(tick)
+		s.step(in())
+	}
+	if !s.owner {
+		t.Error("not taken from one that said that it has it not")
+	}
 }

@@ -75,22 +75,26 @@ func (l *arpLink) take(p *arp.Packet, from net.HardwareAddr) {
 	if len(p.SenderHardwareAddr) != len(MAC{}) || MAC(p.SenderHardwareAddr) == l.mac {
 		return
 	}
-	own := bytes.Equal(p.SenderHardwareAddr, from)
-	if own && p.SenderIP.IsValid() && !p.SenderIP.IsUnspecified() {
-		l.heard(Word{p.SenderIP, MAC(p.SenderHardwareAddr)})
+	switch own := bytes.Equal(p.SenderHardwareAddr, from); {
+	case !own || !p.SenderIP.IsValid():
+	case !p.SenderIP.IsUnspecified():
+		l.heard(Word{Addr: p.SenderIP, MAC: MAC(p.SenderHardwareAddr)})
+	case p.Operation == arp.OperationRequest:
+		l.heard(Word{Addr: p.TargetIP, MAC: MAC(p.SenderHardwareAddr), Asks: true})
 	}
 	if p.Operation != arp.OperationRequest || p.SenderIP == p.TargetIP {
 		return
 	}
 	if mac, ok := l.of(p.TargetIP); ok {
-		_ = l.send(arp.OperationReply, Word{p.TargetIP, mac}, p.SenderHardwareAddr, p.SenderIP, p.SenderHardwareAddr)
+		_ = l.send(arp.OperationReply, Word{Addr: p.TargetIP, MAC: mac}, p.SenderHardwareAddr, p.SenderIP,
+			p.SenderHardwareAddr)
 	}
 }
 
 // Claim sends a request and a reply, for there are machines that heed one of them only.
 func (l *arpLink) Claim(a netip.Addr) error {
 	for _, op := range []arp.Operation{arp.OperationRequest, arp.OperationReply} {
-		if err := l.send(op, Word{a, l.mac}, ethernet.Broadcast, a, ethernet.Broadcast); err != nil {
+		if err := l.send(op, Word{Addr: a, MAC: l.mac}, ethernet.Broadcast, a, ethernet.Broadcast); err != nil {
 			return err
 		}
 	}
@@ -99,8 +103,8 @@ func (l *arpLink) Claim(a netip.Addr) error {
 
 // Ask sends a probe, which changes nobody's table (RFC 5227, section 2.1.1).
 func (l *arpLink) Ask(a netip.Addr) error {
-	return l.send(arp.OperationRequest, Word{netip.IPv4Unspecified(), l.mac}, make(net.HardwareAddr, len(MAC{})), a,
-		ethernet.Broadcast)
+	nobody := make(net.HardwareAddr, len(MAC{}))
+	return l.send(arp.OperationRequest, Word{Addr: netip.IPv4Unspecified(), MAC: l.mac}, nobody, a, ethernet.Broadcast)
 }
 
 // send sends from this machine's MAC whatever the word is: switches learn by it where a

@@ -2,10 +2,12 @@ package segment
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/ethernet"
@@ -47,6 +49,7 @@ func openNDP(ifi *net.Interface, heard func(Word)) (*ndpLink, error) {
 // Where things are in a frame with an IPv6 packet without extension headers, which these
 // messages never have in practice.
 const (
+	atLength   = ethernetHeader + 4
 	atNext     = ethernetHeader + 6
 	atHopLimit = ethernetHeader + 7
 	atSource   = ethernetHeader + 8
@@ -120,20 +123,37 @@ func (l *ndpLink) take(frame []byte) {
 		return
 	}
 	source := netip.AddrFrom16([16]byte(frame[atSource : atSource+16]))
-	m, err := ndp.ParseMessage(frame[atICMP:])
+	size := int(binary.BigEndian.Uint16(frame[atLength:]))
+	if size > len(frame)-atICMP {
+		return
+	}
+	m, err := ndp.ParseMessage(frame[atICMP : atICMP+size])
 	if err != nil {
 		return
 	}
 	switch m := m.(type) {
 	case *ndp.NeighborAdvertisement:
 		if mac, ok := linkAddress(m.Options, ndp.Target); ok && mac == MAC(frame[6:12]) {
-			l.heard(Word{m.TargetAddress.WithZone(""), mac})
+			l.heard(Word{Addr: m.TargetAddress.WithZone(""), MAC: mac})
 		}
 	case *ndp.NeighborSolicitation:
+		if mac, ok := linkAddress(m.Options, ndp.Source); ok && mac == MAC(frame[6:12]) && isQuestion(m) {
+			l.heard(Word{Addr: m.TargetAddress.WithZone(""), MAC: mac, Asks: true})
+		}
 		if mac, ok := l.of(m.TargetAddress.WithZone("")); ok {
 			_ = l.advertise(m.TargetAddress.WithZone(""), mac, source)
 		}
 	}
+}
+
+// isQuestion tells Ask's solicitations from those of kernels, which ask without a nonce when
+// they have something to send there: a nonce is for who looks whether an address is free
+// (RFC 7527).
+func isQuestion(m *ndp.NeighborSolicitation) bool {
+	return slices.ContainsFunc(m.Options, func(o ndp.Option) bool {
+		_, ok := o.(*ndp.Nonce)
+		return ok
+	})
 }
 
 func linkAddress(options []ndp.Option, which ndp.Direction) (MAC, bool) {
@@ -173,6 +193,6 @@ func (l *ndpLink) Ask(a netip.Addr) error {
 	}
 	return l.conn.WriteTo(&ndp.NeighborSolicitation{
 		TargetAddress: a,
-		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.mac[:]}},
+		Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: l.mac[:]}, ndp.NewNonce()},
 	}, nil, group)
 }

@@ -14,10 +14,11 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// Word is that a machine says that an address is at it.
+// Word is that a machine says that an address is at it, or asks by Ask who has it.
 type Word struct {
 	Addr netip.Addr
 	MAC  MAC
+	Asks bool
 }
 
 // Link is one family's part of a network.

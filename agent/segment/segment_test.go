@@ -151,8 +151,11 @@ func TestAnswers(t *testing.T) {
 			if err := other.speaks(Link.Ask, tt.addr); err != nil {
 				t.Fatal(err)
 			}
-			if !other.hears(Word{tt.addr, speaker.mac}) {
+			if !other.hears(Word{Addr: tt.addr, MAC: speaker.mac}) {
 				t.Error("no answer to a question")
+			}
+			if !speaker.hears(Word{Addr: tt.addr, MAC: other.mac, Asks: true}) {
+				t.Error("a question was not heard")
 			}
 
 			// For another machine: that is no word of its own.
@@ -171,7 +174,7 @@ func TestAnswers(t *testing.T) {
 			if err := speaker.speaks(Link.Claim, tt.addr); err != nil {
 				t.Fatal(err)
 			}
-			if !other.hears(Word{tt.addr, speaker.mac}) {
+			if !other.hears(Word{Addr: tt.addr, MAC: speaker.mac}) {
 				t.Error("a claim was not heard")
 			}
 			if out := other.resolves(tt.addr, "eth1", 5*time.Second); out != speaker.mac.String() {
@@ -199,7 +202,7 @@ func TestKernelIsHeard(t *testing.T) {
 			if err := speaker.speaks(Link.Ask, tt.addr); err != nil {
 				t.Fatal(err)
 			}
-			if !speaker.hears(Word{tt.addr, other.mac}) {
+			if !speaker.hears(Word{Addr: tt.addr, MAC: other.mac}) {
 				t.Error("not heard")
 			}
 		})
@@ -209,7 +212,7 @@ func TestKernelIsHeard(t *testing.T) {
 func FuzzNDP(f *testing.F) {
 	f.Add(make([]byte, 100))
 	frame := make([]byte, atICMP+32)
-	frame[atNext], frame[atHopLimit], frame[atICMP] = 58, 255, advertisement
+	frame[atNext], frame[atHopLimit], frame[atICMP], frame[atLength+1] = 58, 255, advertisement, 32
 	f.Add(frame)
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		(&ndpLink{heard: func(Word) {}}).take(b)
