@@ -197,6 +197,7 @@ func (a *Announcer) closeLinks() {
 	a.mu.Lock()
 	list := slices.Collect(maps.Values(a.links))
 	clear(a.links)
+	clear(a.seats)
 	a.mu.Unlock()
 	for _, l := range list {
 		l.close()
