@@ -46,8 +46,9 @@ const (
 	restartPatience = 10 * time.Second
 	// machineAnswers is how late the answer of a machine may be.
 	machineAnswers = 5 * tick
-	// retryFirst and retryLast bound the pause after a claim that was contradicted.
-	retryFirst, retryLast = time.Second, 30 * time.Second
+	// retryFirst and retryLast bound the pause after a claim that was contradicted. The first
+	// ends before silence does: if the other claims no more by then, it has yielded as well.
+	retryFirst, retryLast = 2*beat + tick, 30 * time.Second
 )
 
 // seat is one address, as one node sees it.

@@ -22,7 +22,7 @@ type world struct {
 	nodes []*simulated
 	log   []string
 
-	doubled time.Duration // how long two owners could be heard, at a stretch
+	doubled time.Duration // how long those who ask are told of two machines, at a stretch
 	longest time.Duration
 
 	sent []message // not heard yet
@@ -72,6 +72,7 @@ type simulated struct {
 	beaten  time.Time
 	contact time.Time
 	seat    seat
+	told    action // what those who ask are told
 	claims  map[segment.MAC]time.Time
 	machine map[segment.MAC]time.Time
 	view    map[string]bool // who is believed to be up
@@ -163,6 +164,7 @@ func (w *world) situation(s *simulated) situation {
 
 // perform does what a step wants done, and what follows from it.
 func (w *world) perform(s *simulated, a action) {
+	s.told = a
 	if a.took {
 		w.tell("%s takes it", s.name)
 	}
@@ -207,16 +209,20 @@ func (w *world) step() {
 		}
 		w.perform(s, s.seat.step(w.situation(s)))
 		if s.seat.owner && w.now.Sub(s.beaten) >= beat {
-			w.perform(s, action{claim: true})
+			w.perform(s, action{claim: true, answer: s.mac, answers: true})
 		}
 	}
-	owners := 0
+	told := map[segment.MAC]bool{} // also of a node for another's machine
 	for _, s := range w.nodes {
-		if s.power && s.agent && !s.cut && s.seat.owner {
-			owners++
+		switch {
+		case !s.power || !s.agent || s.cut:
+		case s.seat.owner:
+			told[s.mac] = true
+		case s.told.answers:
+			told[s.told.answer] = true
 		}
 	}
-	if owners > 1 {
+	if len(told) > 1 {
 		w.doubled += 20 * time.Millisecond
 		w.longest = max(w.longest, w.doubled)
 	} else {
