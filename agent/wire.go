@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/shoal-project/shoal/agent/announce"
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/dns"
@@ -294,6 +295,10 @@ func build(
 	if group != nil {
 		listeners = append(listeners, membership(group))
 	}
+	announcer := newAnnouncer(cfg, services, group, counts, log)
+	if announcer != nil {
+		listeners = append(listeners, excluded(announcer))
+	}
 	if show.manager != nil {
 		listeners = append(listeners, addresses(show.manager))
 	}
@@ -324,7 +329,7 @@ func build(
 	n := whole{base: b, podParts: p, links: links, group: group, layers: layers, node: self, certificate: show,
 		csiNode: shown, eviction: eviction, images: images, problems: problems, upgrades: upgrades, reboots: reboots,
 		ends: ends, plugins: newPlugins(b, drivers), refresher: refresher, drivers: drivers,
-		local: openLocalStorage(cfg, log)}
+		local: openLocalStorage(cfg, log), announcer: announcer}
 	list, err := n.tasks(manager, func(leaves bool) {
 		leaving.Store(leaves)
 		n.tellLeaving(leaves)
@@ -384,6 +389,8 @@ type whole struct {
 	problems *problem.Watcher
 	upgrades *upgrader
 	reboots  *rebooter
+	// announcer is nil without gossip.
+	announcer *announce.Announcer
 }
 
 // tasks is what runs as long as the agent.
@@ -482,6 +489,9 @@ func (n whole) gossipTasks() []task {
 	}
 	if n.server.Configured() {
 		list = append(list, task{"coordinators", n.followCoordinators})
+	}
+	if n.announcer != nil {
+		list = append(list, task{"addresses of load balancers", n.announcer.Run})
 	}
 	return list
 }

@@ -40,6 +40,10 @@ func (s parts) apiNames() (*apiNames, error) {
 	for _, ip := range machine.IPs {
 		n.own[ip.String()] = true
 	}
+	if virtual := virtualAddress(s.cfg); virtual.IsValid() { // of all coordinators, and no node's
+		delete(n.own, virtual.String())
+		n.taken[virtual.String()] = true
+	}
 	builtin, _ := pki.ServingNames(pki.Cluster{Domain: s.cfg.ClusterDomain})
 	for _, name := range builtin {
 		n.taken[strings.ToLower(name)] = true

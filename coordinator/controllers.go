@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/cel/openapi/resolver"
 	"k8s.io/client-go/discovery"
@@ -25,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/controller"
+	"github.com/shoal-project/shoal/coordinator/controller/apiaddress"
 	"github.com/shoal-project/shoal/coordinator/controller/apiserverlease"
 	"github.com/shoal-project/shoal/coordinator/controller/attachdetach"
 	"github.com/shoal-project/shoal/coordinator/controller/bootstraptoken"
@@ -93,6 +95,8 @@ type controllerDeps struct {
 	Told      gossip.Ranges // of both families; empty: nodes are told nothing
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
+	// VirtualAddress leads to whichever coordinator lives; not valid: there is none.
+	VirtualAddress netip.Addr
 	// ClusterDNS are the addresses that the agents answer names at; nil: nobody keeps them.
 	ClusterDNS []string
 	// RootCA is the PEM bundle that pods verify the API server with.
@@ -177,7 +181,14 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(apiserverlease.New(env))
 	add(policystatus.New(env, newTypeChecker(d.Client.Discovery())))
 	add(nodettl.New(env))
-	add(loadbalancer.New(env, ownRanges(d)))
+	add(loadbalancer.New(env, loadbalancer.Deps{
+		Reserved:   ownRanges(d),
+		API:        d.VirtualAddress,
+		APIService: types.NamespacedName{Namespace: apiaddress.Namespace, Name: apiaddress.Name},
+	}))
+	if d.VirtualAddress.IsValid() {
+		add(apiaddress.New(env, d.VirtualAddress))
+	}
 	add(nodeipam.New(env, d.PodRanges, d.Told))
 	add(servicecidr.New(env, d.ServiceCIDRs))
 	add(servicecidr.NewRepair(env))

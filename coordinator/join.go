@@ -155,6 +155,9 @@ func agree(cfg config.Config, file string, b members.Bundle) error {
 			want[field] = values[1]
 		}
 	}
+	if a := b.Settings.VirtualAddress; a != "" && a != cfg.VirtualAddress {
+		want["virtualAddress"] = a
+	}
 	if len(cfg.GossipJoin) == 0 && len(b.Gossip) > 0 {
 		want["gossipJoin"] = b.Gossip
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -29,6 +30,9 @@ func cluster(cfg config.Config, advertise net.IP) pki.Cluster {
 		for _, p := range prefixes {
 			c.IPs = append(c.IPs, p.Addr().Next().AsSlice())
 		}
+	}
+	if virtual := virtualAddress(cfg); virtual.IsValid() {
+		c.IPs = append(c.IPs, virtual.AsSlice())
 	}
 	if bind := net.ParseIP(cfg.BindAddress); bind != nil && !bind.IsUnspecified() {
 		c.IPs = append(c.IPs, bind)
@@ -138,4 +142,10 @@ func (s parts) renew(peer bool) error {
 		err = errors.Join(err, keys(s.cfg).EnsurePeer([]net.IP{s.advertise}, c.Lifetime, time.Now()))
 	}
 	return err
+}
+
+// virtualAddress leads to whichever coordinator lives; not valid without one.
+func virtualAddress(cfg config.Config) netip.Addr {
+	a, _ := netip.ParseAddr(cfg.VirtualAddress)
+	return a
 }

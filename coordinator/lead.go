@@ -106,9 +106,10 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	}
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata,
-		PodRanges:    podRanges(s.cfg, clusterCIDRs),
-		Told:         rangesOf(s.cfg),
-		ServiceCIDRs: serviceCIDRs(s.cfg), ClusterDNS: s.cfg.DNSAddresses(), RootCA: ca.PEM, Signer: ca,
+		PodRanges:      podRanges(s.cfg, clusterCIDRs),
+		Told:           rangesOf(s.cfg),
+		VirtualAddress: virtualAddress(s.cfg),
+		ServiceCIDRs:   serviceCIDRs(s.cfg), ClusterDNS: s.cfg.DNSAddresses(), RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,
 		EndpointsPerSlice: s.cfg.MaxEndpointsPerSlice, FinishedPods: s.cfg.TerminatedPodGCThreshold,

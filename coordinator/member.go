@@ -168,6 +168,7 @@ func (s *parts) bundle() (b members.Bundle, err error) {
 		ServiceCIDR: s.cfg.ServiceCIDR, ClusterCIDR: s.cfg.ClusterCIDR, ClusterDNS: s.cfg.ClusterDNS,
 		ClusterDomain: s.cfg.ClusterDomain, NodePortRange: s.cfg.NodePortRange,
 		NodeCIDRMaskSizeIPv4: s.cfg.NodeCIDRMaskSizeIPv4, NodeCIDRMaskSizeIPv6: s.cfg.NodeCIDRMaskSizeIPv6,
+		VirtualAddress: s.cfg.VirtualAddress,
 	}
 	b.Join = s.memberURLs()
 	for _, m := range s.gossip.Members() {

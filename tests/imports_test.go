@@ -44,7 +44,7 @@ var layers = []struct {
 		"agent/container", "agent/device/cpu", "agent/device/dra", "agent/device/memory", "agent/device/plugin",
 		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/podresources", "agent/probe",
 		"agent/problem", "agent/qos",
-		"agent/runtime", "agent/sandbox", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
+		"agent/runtime", "agent/sandbox", "agent/segment", "agent/serving", "agent/stats", "agent/stream", "agent/volume",
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
@@ -54,6 +54,7 @@ var layers = []struct {
 		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
+		"agent/announce",
 		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy", "agent/provision", "agent/proxy",
 		"agent/server",
 		"agent/service", "agent/shutdown", "agent/source", "agent/status", "agent/withdraw",

@@ -65,6 +65,7 @@ type Group struct {
 	digest      []byte                   // this member's, encoded
 	accusers    map[string]string        // who called each that is not up suspect or dead last
 	subscribers []chan struct{}
+	heard       time.Time // a member on another machine
 
 	inFile []byte // what the file holds, as far as known; keepUp's
 

@@ -149,6 +149,7 @@ func (t *guard) packet(p *memberlist.Packet) {
 			t.g.sighted(sender, from)
 		}
 	}
+	t.g.heardFrom(addrOf(p.From))
 	t.g.filterPacket(plain, p.From, func(b []byte) {
 		select {
 		case t.packets <- &memberlist.Packet{Buf: b, From: p.From, Timestamp: p.Timestamp}:

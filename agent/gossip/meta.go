@@ -33,6 +33,9 @@ type Meta struct {
 	Tunnel     string
 	TunnelPort uint16
 	Encrypts   bool
+	// Announces are the ranges in which the node announces addresses (agent/announce), with
+	// commas between them; empty: none.
+	Announces string
 }
 
 // statement is a member's metadata: its words, its grant, and what keeps both
@@ -69,6 +72,7 @@ const (
 	tagVotes     = 11
 	tagLayers    = 12
 	tagProxies   = 13
+	tagAnnounces = 14
 
 	tagTunnel     = 30
 	tagTunnelPort = 31
@@ -110,6 +114,7 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 		b = appendField(b, tagProxies, []byte{1})
 	}
 	b = s.appendTunnel(b)
+	b = appendField(b, tagAnnounces, []byte(s.Announces))
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
 	}
@@ -255,6 +260,8 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Proxies = len(v) == 1 && v[0] == 1
 	case tagTunnel, tagTunnelPort, tagEncrypts:
 		return s.setTunnel(tag, v)
+	case tagAnnounces:
+		s.Announces = string(v)
 	}
 	return nil
 }

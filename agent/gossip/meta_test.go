@@ -73,7 +73,8 @@ var (
 	}
 	fullMeta = Meta{Zone: strings.Repeat("z", 63),
 		API: "https://[2001:db8::7]:6443", Node: "n7", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true, Votes: true,
-		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), TunnelPort: 51820, Encrypts: true}
+		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), TunnelPort: 51820, Encrypts: true,
+		Announces: "192.0.2.0/24,2001:db8::/64"}
 )
 
 // TestStatementRoundTrip: the longest that a member says fits.
@@ -108,7 +109,8 @@ func TestLongestCoordinator(t *testing.T) {
 	a := newAuthority(t)
 	id, grant := a.identity("c", func(g *Grant) { g.Role = RoleCoordinator })
 	meta := Meta{Role: RoleCoordinator, API: "https://[2001:db8:1111:2222:3333:4444:5555:6666]:65535",
-		Node: strings.Repeat("n", 128), Leaving: true, Votes: true, Layers: true, Proxies: true}
+		Node: strings.Repeat("n", 128), Leaving: true, Votes: true, Layers: true, Proxies: true,
+		Announces: "192.0.2.0/24,2001:db8::/64"}
 	s := statement{Meta: meta, grant: grant, serial: 1<<64 - 1, ceiling: 1<<32 - 1}
 	if _, err := s.encode("c", somewhere, id); err != nil {
 		t.Error(err)

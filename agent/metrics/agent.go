@@ -27,6 +27,7 @@ type Agent struct {
 	Claims, ClaimCalls *Durations
 	Evictions          *Counts // by signal
 	Preemptions        *Counts // by resource
+	Announcements      *Counts // of load balancers' addresses, by event
 	ImageBytes         *Counts // of layers and manifests, by where they came from
 	ImageBytesSent     *Counts // to other nodes
 	// Pods with a user namespace that were begun, and that were not made.
@@ -126,6 +127,10 @@ func NewAgent() *Agent {
 			"eviction_signal").Preset("memory.available", "nodefs.available", "imagefs.available"),
 		Preemptions: NewCounts("kubelet_preemptions",
 			"[ALPHA] Cumulative number of pod preemptions by preemption resource", "preemption_signal"),
+		Announcements: NewCounts("shoal_load_balancer_announcements_total",
+			"What happened to addresses of load balancers on this node: it took one, handed one over, was contradicted "+
+				"as there were two owners, stopped as it was cut off.", "event").
+			Preset("took", "handed_over", "contradicted", "cut_off"),
 		ImageBytes: NewCounts("shoal_image_received_bytes_total",
 			"Bytes of images that were pulled, by where they came from: the registry, or another node.",
 			"source").Preset("registry", "node"),
@@ -192,7 +197,8 @@ func (a *Agent) Show(p *Page) {
 		return
 	}
 	for _, c := range []*Counts{a.ContainerEnds, a.RuntimeOperations, a.RuntimeErrors, a.DevicePlugins, a.PodResources,
-		a.Evictions, a.Preemptions, a.ImageBytes, a.ImageBytesSent, a.UserNamespaces, a.UserNamespaceErrors,
+		a.Evictions, a.Preemptions, a.Announcements, a.ImageBytes, a.ImageBytesSent, a.UserNamespaces,
+		a.UserNamespaceErrors,
 		a.CPUPins, a.CPUPinErrors, a.MemoryPins, a.MemoryPinErrors,
 		a.Alignments, a.AlignmentErrors, a.Requests, a.ClientCertificateErrors, a.ServerCertificateErrors} {
 		c.Show(p)

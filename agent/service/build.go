@@ -96,6 +96,7 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	}
 	eps := endpoints(slcs, view)
 	out.Endpoints = records(eps, view)
+	out.Announcement = announcement(svc, out.BalancerIPs, eps)
 	for i := range svc.Spec.Ports {
 		out.Ports = append(out.Ports, buildPort(svc, &svc.Spec.Ports[i], eps, view))
 	}

@@ -215,6 +215,9 @@ func neededOfService(o *corev1.Service) *corev1.Service {
 		out.Status.LoadBalancer.Ingress = append(out.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: i.IP, IPMode: i.IPMode})
 	}
+	if announced(o) {
+		out.Status.Conditions = []metav1.Condition{{Type: conditionAnnounced, Status: metav1.ConditionTrue}}
+	}
 	return out
 }
 

@@ -274,3 +274,77 @@ func TestSourceRanges(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 }
+
+// TestAnnouncement: only addresses that the coordinator gave are announced, with the policy
+// Local by nodes with a ready endpoint.
+func TestAnnouncement(t *testing.T) {
+	balancer := func(policy corev1.ServiceExternalTrafficPolicy, given bool) *corev1.Service {
+		return web(func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalTrafficPolicy = corev1.ServiceTypeLoadBalancer, policy
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+			if given {
+				s.Status.Conditions = []metav1.Condition{{Type: conditionAnnounced, Status: metav1.ConditionTrue}}
+			}
+		})
+	}
+	cluster, local := corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal
+	for _, tt := range []struct {
+		name string
+		svc  *corev1.Service
+		eps  []string
+		want string
+	}{
+		{"of_others", balancer(cluster, false), []string{"10.1.0.1@me ready"}, "<nil>"},
+		{"cluster", balancer(cluster, true), []string{"10.1.0.1@me ready"}, "&{[192.0.2.1] false []}"},
+		{"local", balancer(local, true), []string{"10.1.0.1@n2 ready", "10.1.0.2@me ready", "10.1.0.3@me ready", "10.1.0.4@n3 notready"},
+			"&{[192.0.2.1] true [me n2]}"},
+		{"local_ending", balancer(local, true), []string{"10.1.0.1@n2 ending", "10.1.0.2@me dead"}, "&{[192.0.2.1] true [n2]}"},
+		{"local_mostly_ending", balancer(local, true), []string{"10.1.0.1@n2 ending", "10.1.0.2@me ready"},
+			"&{[192.0.2.1] true [me]}"},
+		{"local_none", balancer(local, true), nil, "&{[192.0.2.1] true []}"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			// As it is held, what is needed must be there.
+			svc := neededOfService(tt.svc)
+			got := BuildOne(svc, []*discoveryv1.EndpointSlice{slice("a", tt.eps...)}, View{Node: "me"})
+			if text := fmt.Sprint(got.Announcement); text != tt.want {
+				t.Errorf("got %s, want %s", text, tt.want)
+			}
+		})
+	}
+}
+
+// TestAnnounced: what is announced follows the tables, and other changes are none.
+func TestAnnounced(t *testing.T) {
+	one := func(name, addr string) *Service {
+		s := &Service{Key: Key{"ns", name}}
+		if addr != "" {
+			s.Announcement = &Announcement{Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+		}
+		return s
+	}
+	var a Announced
+	tables := NewTables(one("a", "192.0.2.1"), one("b", ""))
+	for _, step := range []struct {
+		change  map[Key]*Service
+		changed bool
+		want    string
+	}{
+		{nil, true, "[192.0.2.1]"},
+		{map[Key]*Service{{"ns", "c"}: one("c", "")}, false, "[192.0.2.1]"},
+		{map[Key]*Service{{"ns", "a"}: one("a", "192.0.2.1")}, false, "[192.0.2.1]"},
+		{map[Key]*Service{{"ns", "0"}: one("0", "192.0.2.9")}, true, "[192.0.2.9 192.0.2.1]"},
+		{map[Key]*Service{{"ns", "a"}: nil}, true, "[192.0.2.9]"},
+		{map[Key]*Service{{"ns", "0"}: one("0", "")}, true, "[]"},
+	} {
+		tables = tables.With(step.change)
+		changed := a.Update(tables)
+		addrs := []netip.Addr{}
+		for _, x := range a.All() {
+			addrs = append(addrs, x.Addrs...)
+		}
+		if changed != step.changed || fmt.Sprint(addrs) != step.want {
+			t.Errorf("after %v: %v, changed %v; want %s, %v", step.change, addrs, changed, step.want, step.changed)
+		}
+	}
+}

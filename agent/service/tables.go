@@ -145,6 +145,8 @@ type Service struct {
 	LocalReady   int           // usable endpoints on this node, for HealthPort
 	Ports        []Port
 	Endpoints    []Endpoint // with DNS records; sorted by address
+	// Announcement is what nodes are to announce; nil: nothing.
+	Announcement *Announcement
 }
 
 // Port is one port of a Service.

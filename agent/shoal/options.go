@@ -32,8 +32,10 @@ type options struct {
 	Port        int    `json:"port"`
 	KubeletPort int    `json:"kubeletPort"`
 	GossipPort  int    `json:"gossipPort"`
-	ServiceCIDR string `json:"serviceCIDR"`
-	ClusterCIDR string `json:"clusterCIDR"`
+	// VirtualAddress is the coordinator's.
+	VirtualAddress string `json:"virtualAddress,omitempty"`
+	ServiceCIDR    string `json:"serviceCIDR"`
+	ClusterCIDR    string `json:"clusterCIDR"`
 	// NodeCIDRMaskSize is the prefix length of the node's part of it, MaxPods how many pods the
 	// node takes; 0: the daemons' defaults.
 	NodeCIDRMaskSize int    `json:"nodeCIDRMaskSize,omitempty"`
@@ -79,6 +81,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.Port, "port", o.Port, "port of the API server")
 	f.IntVar(&o.KubeletPort, "kubelet-port", o.KubeletPort, "port of the agent's kubelet API")
 	f.IntVar(&o.GossipPort, "gossip-port", o.GossipPort, "port of the agent's gossip; the coordinator takes the next")
+	f.StringVar(&o.VirtualAddress, "virtual-address", o.VirtualAddress, "address that leads to whichever coordinator lives")
 	f.StringVar(&o.ServiceCIDR, "service-cidr", o.ServiceCIDR, "range of Service addresses, or one of each family with a comma between")
 	f.StringVar(&o.ClusterCIDR, "cluster-cidr", o.ClusterCIDR, "range of pod addresses, or one of each family with a comma between")
 	f.IntVar(&o.NodeCIDRMaskSize, "node-cidr-mask-size", o.NodeCIDRMaskSize, "prefix length of a node's range of pod addresses (default 24, which is 254 pods; 23: 510)")
@@ -191,6 +194,7 @@ func (o *options) coordinatorConfig() coordinatorconfig.Config {
 		DataDir:          o.DataDir,
 		Port:             o.Port,
 		AdvertiseAddress: primary(o.NodeIP),
+		VirtualAddress:   o.VirtualAddress,
 		ServiceCIDR:      o.ServiceCIDR,
 		ClusterCIDR:      o.ClusterCIDR,
 

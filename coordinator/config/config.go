@@ -27,6 +27,9 @@ type Config struct {
 	BindAddress      string `json:"bindAddress,omitempty"`
 	Port             int    `json:"port,omitempty"`
 	AdvertiseAddress string `json:"advertiseAddress,omitempty"`
+	// VirtualAddress leads to whichever coordinator lives: nodes with one announce it on
+	// their network. The same for all coordinators.
+	VirtualAddress string `json:"virtualAddress,omitempty"`
 	// ExtraNames are further names and addresses in the serving certificate.
 	ExtraNames []string `json:"extraNames,omitempty"`
 	// ServiceCIDR is the range of ClusterIPs, ClusterCIDR that of pods; a second
@@ -167,6 +170,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Port, "port", c.Port, "port to serve the API on")
 	fs.IntVar(&c.SchedulerPort, "scheduler-port", c.SchedulerPort, "port to serve metrics and health of the scheduler on, upstream's is 10259; 0: none")
 	fs.IntVar(&c.ControllerManagerPort, "controller-manager-port", c.ControllerManagerPort, "port to serve metrics and health of the controllers on, upstream's is 10257; 0: none")
+	fs.StringVar(&c.VirtualAddress, "virtual-address", c.VirtualAddress, "address that leads to whichever coordinator lives; all coordinators have the same")
 	fs.StringVar(&c.AdvertiseAddress, "advertise-address", c.AdvertiseAddress, "address by which nodes and pods reach the API (default: the machine's)")
 	fs.StringSliceVar(&c.ExtraNames, "extra-names", c.ExtraNames, "further names and addresses in the serving certificate")
 	fs.StringVar(&c.ServiceCIDR, "service-cidr", c.ServiceCIDR, "range of Service addresses, or one of each family with a comma between")
@@ -270,6 +274,9 @@ func (c Config) Validate() error {
 	checkAddr("gossipBind", c.GossipBind)
 	if c.AdvertiseAddress != "" {
 		checkAddr("advertiseAddress", c.AdvertiseAddress)
+	}
+	if c.VirtualAddress != "" {
+		checkAddr("virtualAddress", c.VirtualAddress)
 	}
 	for field, port := range map[string]int{"port": c.Port, "gossipPort": c.GossipPort} {
 		if port < 0 || port > 65535 {

@@ -35,6 +35,8 @@ type Settings struct {
 	// 0 is of a coordinator of before, which has the default.
 	NodeCIDRMaskSizeIPv4 int `json:"nodeCIDRMaskSizeIPv4,omitempty"`
 	NodeCIDRMaskSizeIPv6 int `json:"nodeCIDRMaskSizeIPv6,omitempty"`
+	// VirtualAddress leads to whichever of them lives; empty: none.
+	VirtualAddress string `json:"virtualAddress,omitempty"`
 }
 
 // Sealed is a Bundle under a key that is made of a token's secret (HKDF with SHA-256,

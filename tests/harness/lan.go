@@ -37,3 +37,13 @@ func (a *Agent) Address6() string { return address6(a.host) }
 
 // Command returns a command that runs in a network namespace.
 func Command(netns, program string, args ...string) *exec.Cmd { return in(netns, program, args...) }
+
+// Outside adds a host on the cluster's network that is no node, and returns its
+// namespace and its address.
+func (c *Cluster) Outside() (netns, address string, err error) { return c.lan.host() }
+
+// Cut takes the first node's machine off the network, as a pulled cable does.
+func (c *Cluster) Cut() error { return c.lan.cut(1) }
+
+// Plug ends Cut.
+func (c *Cluster) Plug() error { return c.lan.plug(1) }

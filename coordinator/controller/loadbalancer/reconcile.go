@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -33,7 +34,7 @@ type reconciler struct {
 	maps     corelisters.ConfigMapLister
 	nodes    corelisters.NodeLister
 	events   record.EventRecorder
-	reserved []netip.Prefix
+	deps     Deps
 	requeue  func(key string)
 
 	// The loop has one worker, which alone uses these.
@@ -45,9 +46,17 @@ type reconciler struct {
 	read   string                // the ConfigMap's version that pools are of
 }
 
-// New builds the controller; its keys are Services. reserved are the ranges of pods and
-// cluster IPs, which no pool may have.
-func New(env controller.Env, reserved []netip.Prefix) (*controller.Loop, error) {
+// Deps are what the controller knows of the cluster.
+type Deps struct {
+	// Reserved are the ranges of pods and cluster IPs, which no pool may have.
+	Reserved []netip.Prefix
+	// API is the address of the Service APIService, a pool of its own; not valid: there is none.
+	API        netip.Addr
+	APIService types.NamespacedName
+}
+
+// New builds the controller; its keys are Services.
+func New(env controller.Env, deps Deps) (*controller.Loop, error) {
 	core := env.Informers.Core().V1()
 	services := core.Services()
 	if err := controller.Index(services.Informer(), byAddress, indexAddresses); err != nil {
@@ -61,7 +70,7 @@ func New(env controller.Env, reserved []netip.Prefix) (*controller.Loop, error) 
 		maps:     core.ConfigMaps().Lister(),
 		nodes:    core.Nodes().Lister(),
 		events:   env.Recorder("service-controller"),
-		reserved: reserved,
+		deps:     deps,
 		requeue:  loop.Add,
 		writes:   controller.NewWrites(),
 		given:    map[netip.Addr]string{},
@@ -161,6 +170,9 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+	if r.isAPI(s) {
+		pools, on = []pool{{name: "virtualAddress", spans: []span{{r.deps.API, r.deps.API}}}}, true
+	}
 	switch {
 	case on && served(s):
 		delete(r.since, key)
@@ -169,6 +181,11 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, r.write(ctx, key, s, plan{})
 	}
 	return r.tellWaiting(key, s), nil
+}
+
+// isAPI tells whether a Service is the one that has the API's own address.
+func (r *reconciler) isAPI(s *corev1.Service) bool {
+	return r.deps.API.IsValid() && s.Namespace == r.deps.APIService.Namespace && s.Name == r.deps.APIService.Name
 }
 
 // current reads the pools; without the ConfigMap nothing is on. Of one that cannot be
@@ -183,7 +200,7 @@ func (r *reconciler) current() (pools []pool, on bool, err error) {
 		return nil, false, err
 	}
 	if m.ResourceVersion != r.read {
-		read, err := parsePools(m.Data, r.reserved)
+		read, err := parsePools(m.Data, r.deps.Reserved)
 		if err != nil {
 			r.events.Eventf(m, corev1.EventTypeWarning, "InvalidPools",
 				"%v; what was given stays, and nothing new is", err)
@@ -239,6 +256,9 @@ func (r *reconciler) holders(a netip.Addr) (out []*corev1.Service) {
 func (r *reconciler) takenFrom(key string, s *corev1.Service) taken {
 	own := addresses(s)
 	return func(a netip.Addr) string {
+		if a == r.deps.API && !r.isAPI(s) {
+			return "the API"
+		}
 		has := marked(s) && slices.Contains(own, a)
 		for _, other := range r.holders(a) {
 			k := controller.Key(other.Namespace, other.Name)
