@@ -6,7 +6,7 @@ PKG      := github.com/shoal-project/shoal
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 \
 	-X $(PKG)/agent/node.Version=$(VERSION) -X $(PKG)/coordinator/apiserver.gitVersion=$(firstword $(subst +, ,$(VERSION)))
 GO       ?= go
-BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-fence bin/shoal-cni
+BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-fence bin/shoal-gateway bin/shoal-cni
 UP_FLAGS ?=
 
 # Static binaries, and one set of compiled packages for programs and tests.
@@ -34,6 +34,8 @@ bin/shoal-pause: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./agent/pause
 bin/shoal-fence: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./agent/fence/shoal-fence
+bin/shoal-gateway: FORCE
+	$(GO) build -ldflags "-s -w" -o $@ ./agent/gatewayproxy/shoal-gateway
 bin/shoal-cni: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
 

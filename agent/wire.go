@@ -478,6 +478,7 @@ func (n whole) serviceTasks() []task {
 	list := []task{{"proxy", func(ctx context.Context) error {
 		return newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.log).Run(ctx, n.services)
 	}}}
+	list = append(list, n.gatewayTasks()...)
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list
 	}

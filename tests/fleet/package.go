@@ -124,7 +124,7 @@ func (r *rig) buildAs(ctx context.Context, dir, version string) error {
 	for name, source := range map[string]string{
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
 		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
-		"shoal-fence": "./agent/fence/shoal-fence",
+		"shoal-fence": "./agent/fence/shoal-fence", "shoal-gateway": "./agent/gatewayproxy/shoal-gateway",
 	} {
 		if err := r.buildOne(ctx, filepath.Join(dir, name), version, source); err != nil {
 			return err
