@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -140,6 +140,10 @@ node-suite: bin/conformance-rig ## upstream's suite of nodes, e2e_node, on one n
 
 netpol-conformance: bin/conformance-rig ## network-policy-api's suite of ClusterNetworkPolicies; FOCUS of its tests, NODES, ARGS
 	$(CONFORMANCE) -netpol -report bin/conformance/netpol $(ARGS)
+
+gateway-conformance: build images ## the Gateway API's suite v1.6.0; FOCUS one test, ARGS
+	$(GO) build -o bin/gateway-rig ./tests/gateway
+	GO=$(GO) FOCUS='$(FOCUS)' bin/gateway-rig $(ARGS)
 
 # Neither clouds nor NFS can be had where this runs.
 csi-e2e: LABELS = storage
