@@ -108,7 +108,7 @@ func (p *Proxy) secure(po *port, c net.Conn, web *queue, serving *sync.WaitGroup
 	h.listener = po.choose(h.name, func(*listener) bool { return true })
 	switch {
 	case h.listener == nil:
-		refuse(h)
+		refuse(po, c)
 	case h.listener.Passthrough:
 		_ = c.SetDeadline(time.Time{})
 		p.stream(h.listener, h.listener.Streams, h.name, h)
@@ -127,12 +127,18 @@ func (p *Proxy) secure(po *port, c net.Conn, web *queue, serving *sync.WaitGroup
 	}
 }
 
-// refuse tells the client that nobody has the name.
-func refuse(h *hello) {
-	_ = tls.Server(h, &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		return nil, errors.New("no listener has the name")
-	}}).Handshake()
-	_ = h.Close()
+// unrecognizedName is the alert that nobody has the name (RFC 6066 section 3).
+var unrecognizedName = []byte{21, 3, 1, 0, 2, 2, 112}
+
+// refuse tells the client that nobody has the name; where connections are led on, it is
+// refused as by a port that nobody listens on.
+func refuse(po *port, c net.Conn) {
+	if po.listeners[0].Protocol == gatewayfeed.TLS {
+		reset(c)
+	} else {
+		_, _ = c.Write(unrecognizedName)
+	}
+	_ = c.Close()
 }
 
 var errPeeked = errors.New("peeked")

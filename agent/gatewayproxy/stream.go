@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -100,7 +99,12 @@ type session struct {
 // serveUDP leads datagrams to backends, each client's to one, and theirs back.
 func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 	var mu sync.Mutex
-	all := map[netip.AddrPort]*session{}
+	all := map[flow]*session{}
+	socket, err := newDatagrams(c)
+	if err != nil {
+		p.log.Error("datagrams cannot be read", "port", key, "err", err)
+		return
+	}
 	var answers sync.WaitGroup
 	defer answers.Wait()
 	defer func() {
@@ -112,14 +116,13 @@ func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 	}()
 	buf := make([]byte, 64<<10)
 	for {
-		n, from, err := c.ReadFrom(buf)
+		n, client, err := socket.read(buf)
 		if err != nil {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
 			continue
 		}
-		client := from.(*net.UDPAddr).AddrPort()
 		mu.Lock()
 		s := all[client]
 		full := len(all) >= sessions
@@ -135,7 +138,7 @@ func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 			all[client] = s
 			mu.Unlock()
 			answers.Go(func() {
-				s.answer(c, from)
+				s.answer(socket, client)
 				mu.Lock()
 				delete(all, client)
 				mu.Unlock()
@@ -169,7 +172,7 @@ func (p *Proxy) newSession(key string) *session {
 }
 
 // answer leads a backend's datagrams to the client until neither has any.
-func (s *session) answer(c net.PacketConn, client net.Addr) {
+func (s *session) answer(c *datagrams, client flow) {
 	defer s.Close()
 	buf := make([]byte, 64<<10)
 	for {
@@ -178,7 +181,7 @@ func (s *session) answer(c net.PacketConn, client net.Addr) {
 			return
 		}
 		_ = s.SetReadDeadline(time.Now().Add(datagramIdle))
-		if _, err := c.WriteTo(buf[:n], client); err != nil {
+		if err := c.write(buf[:n], client); err != nil {
 			return
 		}
 	}

@@ -207,6 +207,7 @@ func (o options) test(ctx context.Context, c *harness.Cluster, cache string) err
 	}
 	defer log.Close()
 	args := []string{"--net=/run/netns/" + c.NetNS, "--", filepath.Join(cache, "gateway.test"), "-test.v",
+		"-test.run=^TestConformance$",
 		"-test.timeout=" + o.timeout.String(), "-gateway-class=shoal", "-conformance-profiles=" + o.profiles,
 		"-report-output=" + filepath.Join(o.report, "report.yaml"), "-organization=shoal", "-project=shoal",
 		"-url=https://github.com/shoal-project/shoal", "-version=v1.36", "-contact=none", "-cleanup-base-resources=false",
