@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 // flow is a client of datagrams with the address that it sends them to: answers come from
@@ -64,10 +65,9 @@ func (d *datagrams) write(b []byte, f flow) error {
 	switch {
 	case !f.local.IsValid():
 	case d.four:
-		oob = (&ipv4.ControlMessage{Src: f.local.AsSlice()}).Marshal()
-	default:
-		a := f.local.As16() // also of IPv4, as the socket has it
-		oob = (&ipv6.ControlMessage{Src: a[:]}).Marshal()
+		oob = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: f.local.Unmap().As4()})
+	default: // also of IPv4, as the socket has it
+		oob = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: f.local.As16()})
 	}
 	_, _, err := d.WriteMsgUDPAddrPort(b, oob, f.client)
 	return err

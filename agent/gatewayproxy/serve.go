@@ -9,6 +9,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -133,10 +134,10 @@ var unrecognizedName = []byte{21, 3, 1, 0, 2, 2, 112}
 // refuse tells the client that nobody has the name; where connections are led on, it is
 // refused as by a port that nobody listens on.
 func refuse(po *port, c net.Conn) {
-	if po.listeners[0].Protocol == gatewayfeed.TLS {
-		reset(c)
-	} else {
+	if slices.ContainsFunc(po.listeners, func(l *listener) bool { return l.Protocol == gatewayfeed.HTTPS }) {
 		_, _ = c.Write(unrecognizedName)
+	} else {
+		reset(c)
 	}
 	_ = c.Close()
 }

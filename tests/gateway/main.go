@@ -188,7 +188,11 @@ func start(ctx context.Context, o options, cache string) (*harness.Cluster, erro
 	if _, err := c.Kubectl("", "wait", "--for=condition=Established", "crd", "gatewayclasses.gateway.networking.k8s.io", "--timeout=60s"); err != nil {
 		return c, err
 	}
-	_, err = c.Kubectl(class, "apply", "-f", "-")
+	if _, err = c.Kubectl(class, "apply", "-f", "-"); err != nil {
+		return c, err
+	}
+	// The suite runs what the class says it can.
+	_, err = c.Kubectl("", "wait", "--for=condition=Accepted", "gatewayclass/shoal", "--timeout=60s")
 	return c, err
 }
 
