@@ -136,6 +136,9 @@ func (m *Manager) Run(ctx context.Context) error {
 			again = time.After(retryTime)
 		} else {
 			told = false
+			if len(m.refused) > 0 && m.sent != nil { // who has the port may leave it
+				m.sent, again = &gatewayfeed.Config{}, time.After(lookTime)
+			}
 		}
 		if died = nil; m.proxy != nil {
 			died = m.proxy.died

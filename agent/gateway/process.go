@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -217,6 +218,7 @@ func (m *Manager) open() (made []string) {
 			delete(m.sockets, key)
 		}
 	}
+	maps.DeleteFunc(m.refused, func(key, _ string) bool { return !wanted[key] })
 	return made
 }
 

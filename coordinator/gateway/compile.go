@@ -544,7 +544,7 @@ func (c *compiler) gatewayStatus(g *gateway) {
 	}
 	attached := int32(0)
 	for _, s := range g.sets {
-		if g.valid(s.listeners) > 0 {
+		if s.valid() > 0 {
 			attached++
 		}
 	}
@@ -580,6 +580,16 @@ func (c *compiler) listenerConditions(l *listener, list *[]metav1.Condition) {
 	c.set(list, l.generation, string(gatewayv1.ListenerConditionConflicted), l.conflicted)
 }
 
+// valid counts the listeners that answer; one without its certificate does not.
+func (s *set) valid() (n int) {
+	for _, l := range s.listeners {
+		if l.usable && l.resolvedTLS() {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *compiler) setStatus(s *set) {
 	st, generation := &s.obj.Status, s.obj.Generation
 	accepted, programmed := yes(gatewayv1.ListenerSetReasonAccepted), yes(gatewayv1.ListenerSetReasonProgrammed)
@@ -591,10 +601,10 @@ func (c *compiler) setStatus(s *set) {
 	case !s.gw.accepted.ok:
 		accepted = no(gatewayv1.ListenerSetReasonParentNotAccepted, "the Gateway is not accepted")
 		programmed = accepted
-	case s.gw.valid(s.listeners) == 0:
+	case s.valid() == 0:
 		accepted = no(gatewayv1.ListenerSetReasonListenersNotValid, "no listener is valid")
 		programmed = accepted
-	case s.gw.valid(s.listeners) < len(s.listeners):
+	case s.valid() < len(s.listeners):
 		accepted.reason, accepted.message = string(gatewayv1.ListenerSetReasonListenersNotValid), "some listeners are not valid"
 	}
 	c.set(&st.Conditions, generation, string(gatewayv1.ListenerSetConditionAccepted), accepted)

@@ -249,7 +249,7 @@ func TestGateways(t *testing.T) {
 	cluster.MustWith(t, `{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "e2e-shoal"},
 		"spec": {"controllerName": "shoal-project.io/gateway"}}`, "apply", "-f", "-")
 	s.k("wait", "gateway/web", "--for=condition=Programmed", "--timeout=60s")
-	s.field("httproute/hello", "{.status.parents[0].conditions[?(@.type==\"Accepted\")].status}", "True")
+	s.field("httproute/hello", ".status.parents[0].conditions[?(@.type==\"Accepted\")].status", "True")
 	at := "http://" + s.k("get", "gateway", "web", "-o", "jsonpath={.status.addresses[0].value}")
 	s.answers(at+"/hello/you", "hello.example.com", "200 Hello", nil)
 	s.answers(at+"/hello", "other.example.com", "404", nil)
