@@ -56,13 +56,16 @@ var layers = []struct {
 		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/dns", "agent/evict", "agent/gateway", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy", "agent/provision", "agent/proxy",
+		"agent/dns", "agent/evict", "agent/gateway", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy",
+		"agent/provision", "agent/proxy",
 		"agent/server",
 		"agent/service", "agent/shutdown", "agent/source", "agent/status",
-		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
+		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...",
+		"coordinator/scheduler",
 	}},
 	{"wiring",
-		[]string{"agent", "agent/fence/shoal-fence", "agent/gatewayproxy/shoal-gateway", "agent/pause", "agent/shoal", "cni/shoal-cni", "coordinator", "coordinator/apiserver",
+		[]string{"agent", "agent/fence/shoal-fence", "agent/gatewayproxy/shoal-gateway", "agent/pause", "agent/shoal",
+			"cni/shoal-cni", "coordinator", "coordinator/apiserver",
 			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
@@ -98,7 +101,8 @@ var siblings = map[string][]string{
 // both daemons are, and what the operator's command knows of the coordinator's
 // files.
 var across = map[string][]string{
-	"coordinator": {"agent/fence", "agent/gatewayfeed", "agent/gossip", "agent/policyfeed", "agent/process", "agent/trust"},
+	"coordinator": {"agent/fence", "agent/gatewayfeed", "agent/gossip", "agent/policyfeed", "agent/process",
+		"agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

@@ -150,7 +150,8 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 // startHearing hears coordinators until the function that it returns is called.
-func (m *Manager) startHearing(ctx context.Context, w *sync.WaitGroup, out chan<- *gatewayfeed.Config) context.CancelFunc {
+func (m *Manager) startHearing(ctx context.Context, w *sync.WaitGroup,
+	out chan<- *gatewayfeed.Config) context.CancelFunc {
 	ctx, stop := context.WithCancel(ctx)
 	w.Go(func() { m.listen(ctx, out) })
 	return stop

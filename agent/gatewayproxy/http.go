@@ -340,7 +340,8 @@ func originAllowed(all []string, origin string) bool {
 		if o == "*" || o == origin {
 			return true
 		}
-		if wild && len(origin) > len(before)+len(after) && strings.HasPrefix(origin, before) && strings.HasSuffix(origin, after) {
+		if wild && len(origin) > len(before)+len(after) && strings.HasPrefix(origin, before) &&
+			strings.HasSuffix(origin, after) {
 			return true
 		}
 	}

@@ -77,7 +77,8 @@ func TestHosts(t *testing.T) {
 // TestPrecedence has the order of HTTPRouteRule's matches.
 func TestPrecedence(t *testing.T) {
 	rule := func(name string, m gatewayfeed.Match, hosts ...string) gatewayfeed.Route {
-		return gatewayfeed.Route{Name: name, Hostnames: hosts, Rules: []gatewayfeed.Rule{{Matches: []gatewayfeed.Match{m}}}}
+		return gatewayfeed.Route{Name: name, Hostnames: hosts,
+			Rules: []gatewayfeed.Rule{{Matches: []gatewayfeed.Match{m}}}}
 	}
 	h := []gatewayfeed.Value{{Name: "version", Value: "2"}}
 	routes := []gatewayfeed.Route{
@@ -90,7 +91,8 @@ func TestPrecedence(t *testing.T) {
 		rule("regex", gatewayfeed.Match{PathKind: gatewayfeed.Regex, Path: "/lo[a-z]+"}),
 		rule("header", gatewayfeed.Match{PathKind: gatewayfeed.Prefix, Path: "/long/path", Headers: h}),
 		rule("method", gatewayfeed.Match{PathKind: gatewayfeed.Prefix, Path: "/long/path", Method: "POST"}),
-		rule("query", gatewayfeed.Match{PathKind: gatewayfeed.Prefix, Path: "/q", Query: []gatewayfeed.Value{{Name: "k", Value: "v"}}}),
+		rule("query", gatewayfeed.Match{PathKind: gatewayfeed.Prefix, Path: "/q",
+			Query: []gatewayfeed.Value{{Name: "k", Value: "v"}}}),
 	}
 	table, err := NewTable(routes)
 	if err != nil {

@@ -35,7 +35,8 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, proxy: New(slog.New(slog.NewTextHandler(t.Output(), nil))), port: gatewayfeed.Port{Number: 28000, Public: 80},
+	r := &rig{t: t, proxy: New(slog.New(slog.NewTextHandler(t.Output(), nil))), port: gatewayfeed.Port{Number: 28000,
+		Public: 80},
 		all: map[string][]netip.AddrPort{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -121,25 +122,34 @@ func TestRequests(t *testing.T) {
 	r := newRig(t)
 	echo := server(t, func(w http.ResponseWriter, q *http.Request) {
 		w.Header().Set("Server-Said", "x")
-		fmt.Fprint(w, q.Host, " ", q.URL.RequestURI(), " ", q.Header.Get("X-Forwarded-For"), " ", q.Header.Get("X-Set"), q.Header.Get("X-Gone"))
+		fmt.Fprint(w, q.Host, " ", q.URL.RequestURI(), " ", q.Header.Get("X-Forwarded-For"), " ",
+			q.Header.Get("X-Set"), q.Header.Get("X-Gone"))
 	})
 	b := r.backend("echo", echo)
 	r.rules(
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{PathKind: gatewayfeed.Prefix, Path: "/plain"}}, Backends: []gatewayfeed.Backend{b}},
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{PathKind: gatewayfeed.Prefix, Path: "/plain"}},
+			Backends: []gatewayfeed.Backend{b}},
 		gatewayfeed.Rule{
 			Matches:  []gatewayfeed.Match{{PathKind: gatewayfeed.Prefix, Path: "/changed"}},
 			Backends: []gatewayfeed.Backend{b},
 			Filters: gatewayfeed.Filters{
-				Request:  &gatewayfeed.Headers{Set: []gatewayfeed.Header{{Name: "X-Set", Value: "set"}}, Remove: []string{"X-Gone"}},
-				Response: &gatewayfeed.Headers{Remove: []string{"Server-Said"}, Add: []gatewayfeed.Header{{Name: "Added", Value: "a"}}},
-				Rewrite:  &gatewayfeed.Rewrite{Hostname: "other.example", Path: &gatewayfeed.PathChange{Prefix: true, To: "/new"}},
+				Request: &gatewayfeed.Headers{Set: []gatewayfeed.Header{{Name: "X-Set", Value: "set"}},
+					Remove: []string{"X-Gone"}},
+				Response: &gatewayfeed.Headers{Remove: []string{"Server-Said"},
+					Add: []gatewayfeed.Header{{Name: "Added", Value: "a"}}},
+				Rewrite: &gatewayfeed.Rewrite{Hostname: "other.example", Path: &gatewayfeed.PathChange{Prefix: true,
+					To: "/new"}},
 			},
 		},
 		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/broken"}}, Backends: []gatewayfeed.Backend{{Weight: 1}}},
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/empty"}}, Backends: []gatewayfeed.Backend{r.backend("empty")}},
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/failing"}}, Backends: []gatewayfeed.Backend{b}, Filters: gatewayfeed.Filters{Fail: true}},
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{PathKind: gatewayfeed.Prefix, Path: "/r"}}, Filters: gatewayfeed.Filters{
-			Redirect: &gatewayfeed.Redirect{Scheme: "https", Port: 8443, Code: 308, Path: &gatewayfeed.PathChange{To: "/there"}}}},
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/empty"}},
+			Backends: []gatewayfeed.Backend{r.backend("empty")}},
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/failing"}}, Backends: []gatewayfeed.Backend{b},
+			Filters: gatewayfeed.Filters{Fail: true}},
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{PathKind: gatewayfeed.Prefix, Path: "/r"}},
+			Filters: gatewayfeed.Filters{
+				Redirect: &gatewayfeed.Redirect{Scheme: "https", Port: 8443, Code: 308,
+					Path: &gatewayfeed.PathChange{To: "/there"}}}},
 	)
 	forged := func(q *http.Request) {
 		q.Host = "a.example"
@@ -185,7 +195,10 @@ func TestOtherPod(t *testing.T) {
 	})
 	r.rules(gatewayfeed.Rule{Backends: []gatewayfeed.Backend{r.backend("b", closed(t), closed(t), good)}})
 	for range 20 {
-		code, body, _ := r.get("/", func(q *http.Request) { q.Method, q.Body = http.MethodPost, io.NopCloser(strings.NewReader("sent")) })
+		code, body, _ := r.get("/", func(q *http.Request) {
+			q.Method, q.Body = http.MethodPost,
+				io.NopCloser(strings.NewReader("sent"))
+		})
 		if code != 200 || body != "good sent" {
 			t.Fatalf("%d %q", code, body)
 		}
@@ -202,7 +215,8 @@ func TestRetries(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	}))
-	r.rules(gatewayfeed.Rule{Backends: []gatewayfeed.Backend{b}, Retry: &gatewayfeed.Retry{Codes: []int{503}, Attempts: 2}})
+	r.rules(gatewayfeed.Rule{Backends: []gatewayfeed.Backend{b}, Retry: &gatewayfeed.Retry{Codes: []int{503},
+		Attempts: 2}})
 	post := func(q *http.Request) {
 		q.Method, q.Body, q.ContentLength = http.MethodPost, io.NopCloser(strings.NewReader("sent")), 4
 	}
@@ -224,8 +238,10 @@ func TestTimeouts(t *testing.T) {
 		}
 	}))
 	r.rules(
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/whole"}}, Backends: []gatewayfeed.Backend{b}, RequestTimeout: 50 * time.Millisecond},
-		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/one"}}, Backends: []gatewayfeed.Backend{b}, BackendTimeout: 50 * time.Millisecond})
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/whole"}}, Backends: []gatewayfeed.Backend{b},
+			RequestTimeout: 50 * time.Millisecond},
+		gatewayfeed.Rule{Matches: []gatewayfeed.Match{{Path: "/one"}}, Backends: []gatewayfeed.Backend{b},
+			BackendTimeout: 50 * time.Millisecond})
 	for _, path := range []string{"/whole", "/one"} {
 		begin := time.Now()
 		if code, _, _ := r.get(path); code != 504 || time.Since(begin) > 3*time.Second {
@@ -318,8 +334,9 @@ func certificateOf(t *testing.T, name string) gatewayfeed.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, IsCA: true,
+		BasicConstraintsValid: true,
+		NotBefore:             time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +353,10 @@ func certificateOf(t *testing.T, name string) gatewayfeed.Certificate {
 // listener is misdirected; a name that nobody has is refused; passthrough beside it.
 func TestTLS(t *testing.T) {
 	r := newRig(t)
-	b := r.backend("b", server(t, func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, "b ", q.Header.Get("X-Forwarded-Proto")) }))
+	b := r.backend("b", server(t, func(w http.ResponseWriter, q *http.Request) {
+		fmt.Fprint(w, "b ",
+			q.Header.Get("X-Forwarded-Proto"))
+	}))
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -354,12 +374,15 @@ func TestTLS(t *testing.T) {
 	one, two := certificateOf(t, "one.example"), certificateOf(t, "two.example")
 	routes := []gatewayfeed.Route{{Rules: []gatewayfeed.Rule{{Backends: []gatewayfeed.Backend{b}}}}}
 	r.port.Listeners = []gatewayfeed.Listener{
-		{Name: "one", Protocol: gatewayfeed.HTTPS, Hostname: "one.example", Certificates: []string{"one"}, Routes: routes},
-		{Name: "two", Protocol: gatewayfeed.HTTPS, Hostname: "two.example", Certificates: []string{"two"}, Routes: routes},
+		{Name: "one", Protocol: gatewayfeed.HTTPS, Hostname: "one.example", Certificates: []string{"one"},
+			Routes: routes},
+		{Name: "two", Protocol: gatewayfeed.HTTPS, Hostname: "two.example", Certificates: []string{"two"},
+			Routes: routes},
 		{Name: "pass", Protocol: gatewayfeed.TLS, Hostname: "pass.example", Passthrough: true,
 			Streams: []gatewayfeed.Stream{{Backends: []gatewayfeed.Backend{r.backend("echo", echo.Addr().String())}}}},
 	}
-	c := &gatewayfeed.Config{Ports: []gatewayfeed.Port{r.port}, Certificates: map[string]gatewayfeed.Certificate{"one": one, "two": two}}
+	c := &gatewayfeed.Config{Ports: []gatewayfeed.Port{r.port},
+		Certificates: map[string]gatewayfeed.Certificate{"one": one, "two": two}}
 	if err := r.proxy.Set(c); err != nil {
 		t.Fatal(err)
 	}
@@ -368,7 +391,8 @@ func TestTLS(t *testing.T) {
 	for _, try := range []struct {
 		sni, host string
 		code      int
-	}{{"one.example", "one.example", 200}, {"two.example", "two.example", 200}, {"one.example", "two.example", 421}, {"one.example", "x.example", 404}} {
+	}{{"one.example", "one.example", 200}, {"two.example", "two.example", 200}, {"one.example", "two.example", 421},
+		{"one.example", "x.example", 404}} {
 		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: try.sni}, ForceAttemptHTTP2: true}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+r.at, nil)
 		if err != nil {
@@ -386,7 +410,8 @@ func TestTLS(t *testing.T) {
 		}
 		tr.CloseIdleConnections()
 	}
-	if _, err := tls.Dial("tcp", r.at, &tls.Config{RootCAs: pool, ServerName: "none.example"}); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+	if _, err := tls.Dial("tcp", r.at, &tls.Config{RootCAs: pool, ServerName: "none.example"}); err == nil ||
+		!strings.Contains(err.Error(), "unrecognized name") {
 		t.Errorf("a name that nobody has: %v", err)
 	}
 	conn, err := net.Dial("tcp", r.at)
@@ -401,8 +426,13 @@ func TestTLS(t *testing.T) {
 // TestLimits: a header that is too long, or does not end, is no request.
 func TestLimits(t *testing.T) {
 	r := newRig(t)
-	r.rules(gatewayfeed.Rule{Backends: []gatewayfeed.Backend{r.backend("b", server(t, func(http.ResponseWriter, *http.Request) {}))}})
-	if code, _, _ := r.get("/", func(q *http.Request) { q.Header.Set("X", strings.Repeat("x", 2*headerBytes)) }); code != 431 {
+	r.rules(gatewayfeed.Rule{Backends: []gatewayfeed.Backend{r.backend("b", server(t, func(http.ResponseWriter,
+		*http.Request) {
+	}))}})
+	if code, _, _ := r.get("/", func(q *http.Request) {
+		q.Header.Set("X", strings.Repeat("x",
+			2*headerBytes))
+	}); code != 431 {
 		t.Errorf("a header of %d bytes: %d", 2*headerBytes, code)
 	}
 }
@@ -428,7 +458,8 @@ func TestStreams(t *testing.T) {
 		}
 	}()
 	b := r.backend("tcp", closed(t), l.Addr().String())
-	r.set(gatewayfeed.Listener{Name: "l", Protocol: gatewayfeed.TCP, Streams: []gatewayfeed.Stream{{Backends: []gatewayfeed.Backend{b}}}})
+	r.set(gatewayfeed.Listener{Name: "l", Protocol: gatewayfeed.TCP,
+		Streams: []gatewayfeed.Stream{{Backends: []gatewayfeed.Backend{b}}}})
 	c, err := net.Dial("tcp", r.at)
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,8 @@ func (p *Proxy) stream(l *listener, routes []gatewayfeed.Stream, name string, c 
 	sent, received := pipe(c, b)
 	if log := p.access.Load(); log != nil {
 		log.Info("connection", "listener", l.Name, "client", c.RemoteAddr().String(), "name", name,
-			"backend", b.RemoteAddr().String(), "sent", sent, "received", received, "seconds", time.Since(begin).Seconds())
+			"backend", b.RemoteAddr().String(), "sent", sent, "received", received, "seconds",
+			time.Since(begin).Seconds())
 	}
 }
 

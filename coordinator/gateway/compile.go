@@ -95,9 +95,10 @@ func (l *listener) path() string {
 // Compile makes the plan.
 func Compile(w *World, now metav1.Time) *Plan {
 	c := &compiler{
-		World:    w,
-		now:      now,
-		plan:     &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{}, Authorities: map[string]string{}}},
+		World: w,
+		now:   now,
+		plan: &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{},
+			Authorities: map[string]string{}}},
 		gateways: map[types.NamespacedName]*gateway{},
 		sets:     map[types.NamespacedName]*set{},
 	}
@@ -133,7 +134,8 @@ func (c *compiler) classes() {
 		c.set(&out.Status.Conditions, class.Generation, string(gatewayv1.GatewayClassConditionStatusAccepted), v)
 		out.Status.SupportedFeatures = nil
 		for _, name := range Features {
-			out.Status.SupportedFeatures = append(out.Status.SupportedFeatures, gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
+			out.Status.SupportedFeatures = append(out.Status.SupportedFeatures,
+				gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
 		}
 		c.plan.Classes = append(c.plan.Classes, out)
 	}
@@ -151,7 +153,8 @@ func (c *compiler) classes() {
 			}
 		}
 		for i := range g.obj.Spec.Listeners {
-			l := &listener{Listener: g.obj.Spec.Listeners[i], gw: g, namespace: obj.Namespace, generation: obj.Generation}
+			l := &listener{Listener: g.obj.Spec.Listeners[i], gw: g, namespace: obj.Namespace,
+				generation: obj.Generation}
 			g.listeners = append(g.listeners, l)
 		}
 		c.gateways[nameOf(obj)] = g
@@ -163,10 +166,12 @@ func (c *compiler) classes() {
 func (c *compiler) attachSets() {
 	for _, obj := range byAge(c.Sets) {
 		p := obj.Spec.ParentRef
-		if deref(p.Group, gatewayv1.GroupName) != gatewayv1.GroupName || deref(p.Kind, "Gateway") != "Gateway" || obj.DeletionTimestamp != nil {
+		if deref(p.Group, gatewayv1.GroupName) != gatewayv1.GroupName || deref(p.Kind, "Gateway") != "Gateway" ||
+			obj.DeletionTimestamp != nil {
 			continue
 		}
-		g := c.gateways[types.NamespacedName{Namespace: string(deref(p.Namespace, gatewayv1.Namespace(obj.Namespace))), Name: string(p.Name)}]
+		g := c.gateways[types.NamespacedName{Namespace: string(deref(p.Namespace,
+			gatewayv1.Namespace(obj.Namespace))), Name: string(p.Name)}]
 		if g == nil {
 			continue
 		}
@@ -183,8 +188,10 @@ func (c *compiler) attachSets() {
 		g.sets = append(g.sets, s)
 		for i := range s.obj.Spec.Listeners {
 			e := &s.obj.Spec.Listeners[i]
-			l := &listener{gw: g, set: s, namespace: obj.Namespace, generation: obj.Generation, Listener: gatewayv1.Listener{
-				Name: e.Name, Hostname: e.Hostname, Port: e.Port, Protocol: e.Protocol, TLS: e.TLS, AllowedRoutes: e.AllowedRoutes}}
+			l := &listener{gw: g, set: s, namespace: obj.Namespace, generation: obj.Generation,
+				Listener: gatewayv1.Listener{
+					Name: e.Name, Hostname: e.Hostname, Port: e.Port, Protocol: e.Protocol, TLS: e.TLS,
+					AllowedRoutes: e.AllowedRoutes}}
 			s.listeners = append(s.listeners, l)
 			g.listeners = append(g.listeners, l)
 		}
@@ -214,7 +221,8 @@ func (c *compiler) listeners(g *gateway) {
 			c.tlsOf(l)
 		}
 		for _, before := range g.listeners[:i] {
-			if v := conflict(before, l); v.ok && before.accepted.reason != string(gatewayv1.ListenerReasonUnsupportedProtocol) && !before.conflicted.ok {
+			if v := conflict(before, l); v.ok &&
+				before.accepted.reason != string(gatewayv1.ListenerReasonUnsupportedProtocol) && !before.conflicted.ok {
 				l.conflicted, l.accepted = v, verdict{false, v.reason, v.message}
 				break
 			}
@@ -236,7 +244,8 @@ func conflict(a, b *listener) verdict {
 		return verdict{true, string(gatewayv1.ListenerReasonProtocolConflict), "the port speaks another protocol"}
 	}
 	if a.Protocol == gatewayv1.TCPProtocolType || udp(a) || a.feed.Hostname == b.feed.Hostname {
-		return verdict{true, string(gatewayv1.ListenerReasonHostnameConflict), "another listener has the port and the host name"}
+		return verdict{true, string(gatewayv1.ListenerReasonHostnameConflict),
+			"another listener has the port and the host name"}
 	}
 	return verdict{}
 }
@@ -247,7 +256,8 @@ func (c *compiler) protocol(l *listener) bool {
 		gatewayv1.UDPProtocolType:
 		return true
 	}
-	l.accepted = no(gatewayv1.ListenerReasonUnsupportedProtocol, fmt.Sprintf("protocol %q is not supported", l.Protocol))
+	l.accepted = no(gatewayv1.ListenerReasonUnsupportedProtocol, fmt.Sprintf("protocol %q is not supported",
+		l.Protocol))
 	l.kinds = []gatewayv1.RouteGroupKind{}
 	return false
 }
@@ -280,7 +290,8 @@ func (c *compiler) kindsOf(l *listener) {
 			return a.Kind == k.Kind && deref(k.Group, gatewayv1.GroupName) == gatewayv1.GroupName
 		})
 		if i < 0 {
-			l.resolved = no(gatewayv1.ListenerReasonInvalidRouteKinds, fmt.Sprintf("%s is no kind of route for %s", k.Kind, l.Protocol))
+			l.resolved = no(gatewayv1.ListenerReasonInvalidRouteKinds, fmt.Sprintf("%s is no kind of route for %s",
+				k.Kind, l.Protocol))
 			continue
 		}
 		l.kinds = append(l.kinds, all[i])
@@ -335,14 +346,16 @@ func (c *compiler) clients(l *listener) {
 	l.feed.Clients = &gatewayfeed.ClientAuth{Insecure: v.Mode == gatewayv1.AllowInsecureFallback}
 	for _, ref := range v.CACertificateRefs {
 		namespace := string(deref(ref.Namespace, gatewayv1.Namespace(l.gw.obj.Namespace)))
-		name, bad := c.authority(string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: namespace, Name: string(ref.Name)},
+		name, bad := c.authority(string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: namespace,
+			Name: string(ref.Name)},
 			&reference{group: gatewayv1.GroupName, kind: "Gateway", namespace: l.gw.obj.Namespace,
 				toKind: string(ref.Kind), toNamespace: namespace, toName: string(ref.Name)})
 		switch bad {
 		case nil:
 			l.feed.Clients.Authorities = append(l.feed.Clients.Authorities, name)
 		case errKind:
-			l.resolved = no(gatewayv1.ListenerReasonInvalidCACertificateKind, "a CA certificate is in a ConfigMap or Secret")
+			l.resolved = no(gatewayv1.ListenerReasonInvalidCACertificateKind,
+				"a CA certificate is in a ConfigMap or Secret")
 		case errForbidden:
 			l.resolved = no(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant permits the CA certificate")
 		default:
@@ -350,17 +363,20 @@ func (c *compiler) clients(l *listener) {
 		}
 	}
 	if len(l.feed.Clients.Authorities) == 0 {
-		l.accepted = no(gatewayv1.ListenerReasonNoValidCACertificate, "no CA certificate that clients are verified by is valid")
+		l.accepted = no(gatewayv1.ListenerReasonNoValidCACertificate,
+			"no CA certificate that clients are verified by is valid")
 	}
 }
 
 // certificate reads a Secret's; its name in the configuration says what is in it, so that
 // one that changes is another.
-func (c *compiler) certificate(ref gatewayv1.SecretObjectReference, kind, namespace, invalid, forbidden string) (string, verdict) {
+func (c *compiler) certificate(ref gatewayv1.SecretObjectReference, kind, namespace, invalid,
+	forbidden string) (string, verdict) {
 	if deref(ref.Group, "") != "" || deref(ref.Kind, "Secret") != "Secret" {
 		return "", verdict{false, invalid, "a certificate is in a Secret"}
 	}
-	to := types.NamespacedName{Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(namespace))), Name: string(ref.Name)}
+	to := types.NamespacedName{Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(namespace))),
+		Name: string(ref.Name)}
 	if !c.permitted(reference{gatewayv1.GroupName, kind, namespace, "", "Secret", to.Namespace, to.Name}) {
 		return "", verdict{false, forbidden, fmt.Sprintf("no ReferenceGrant permits Secret %s", to)}
 	}
@@ -535,7 +551,10 @@ func (c *compiler) gatewayStatus(g *gateway) {
 	} else {
 		unset(&st.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
 	}
-	insecure := slices.ContainsFunc(own, func(l *listener) bool { return l.feed.Clients != nil && l.feed.Clients.Insecure })
+	insecure := slices.ContainsFunc(own, func(l *listener) bool {
+		return l.feed.Clients != nil &&
+			l.feed.Clients.Insecure
+	})
 	if insecure {
 		c.set(&st.Conditions, g.obj.Generation, string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
 			verdict{true, string(gatewayv1.GatewayReasonConfigurationChanged), "clients need no valid certificate"})
@@ -605,7 +624,8 @@ func (c *compiler) setStatus(s *set) {
 		accepted = no(gatewayv1.ListenerSetReasonListenersNotValid, "no listener is valid")
 		programmed = accepted
 	case s.valid() < len(s.listeners):
-		accepted.reason, accepted.message = string(gatewayv1.ListenerSetReasonListenersNotValid), "some listeners are not valid"
+		accepted.reason, accepted.message = string(gatewayv1.ListenerSetReasonListenersNotValid),
+			"some listeners are not valid"
 	}
 	c.set(&st.Conditions, generation, string(gatewayv1.ListenerSetConditionAccepted), accepted)
 	c.set(&st.Conditions, generation, string(gatewayv1.ListenerSetConditionProgrammed), programmed)

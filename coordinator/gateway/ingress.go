@@ -84,7 +84,8 @@ func (c *compiler) ingressRoutes(in *networkingv1.Ingress) (out []gatewayfeed.Ro
 	return out
 }
 
-func (c *compiler) ingressRule(in *networkingv1.Ingress, m gatewayfeed.Match, b *networkingv1.IngressBackend) gatewayfeed.Rule {
+func (c *compiler) ingressRule(in *networkingv1.Ingress, m gatewayfeed.Match,
+	b *networkingv1.IngressBackend) gatewayfeed.Rule {
 	to := gatewayfeed.Backend{Weight: 1}
 	if b.Service != nil {
 		svc := c.Service(types.NamespacedName{Namespace: in.Namespace, Name: b.Service.Name})
@@ -125,9 +126,11 @@ func (c *compiler) ingressPorts(plain, secure gatewayfeed.Listener) {
 	c.plan.Services = append(c.plan.Services, w)
 	add := func(name string, p port, l gatewayfeed.Listener) {
 		list := []gatewayfeed.Listener{l}
-		c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Ingress: name, Public: uint16(p.number), Listeners: list})
+		c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Ingress: name, Public: uint16(p.number),
+			Listeners: list})
 		if n := target(known, p); n != 0 {
-			c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Number: n, Public: uint16(p.number), Listeners: list})
+			c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Number: n, Public: uint16(p.number),
+				Listeners: list})
 		}
 	}
 	add(gatewayfeed.IngressHTTP, web, plain)

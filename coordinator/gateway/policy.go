@@ -95,7 +95,8 @@ func (c *compiler) verification(p *policy) {
 		feed.System = true
 	}
 	for _, ref := range v.CACertificateRefs {
-		name, err := c.authority(string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: p.obj.Namespace, Name: string(ref.Name)}, nil)
+		name, err := c.authority(string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: p.obj.Namespace,
+			Name: string(ref.Name)}, nil)
 		switch {
 		case err == nil:
 			feed.Authorities = append(feed.Authorities, name)
@@ -116,7 +117,8 @@ func (c *compiler) verification(p *policy) {
 func (c *compiler) policyStatuses() {
 	for _, p := range c.policies.all {
 		old := p.obj.Status.Ancestors
-		p.obj.Status.Ancestors = slices.DeleteFunc(slices.Clone(old), func(a gatewayv1.PolicyAncestorStatus) bool { return a.ControllerName == Controller })
+		p.obj.Status.Ancestors = slices.DeleteFunc(slices.Clone(old),
+			func(a gatewayv1.PolicyAncestorStatus) bool { return a.ControllerName == Controller })
 		for _, g := range c.order {
 			// The API takes 16 of them (PolicyStatus).
 			if !p.gateways[g] || len(p.obj.Status.Ancestors) >= 16 {
@@ -124,8 +126,9 @@ func (c *compiler) policyStatuses() {
 			}
 			namespace := gatewayv1.Namespace(g.obj.Namespace)
 			st := gatewayv1.PolicyAncestorStatus{ControllerName: Controller, AncestorRef: gatewayv1.ParentReference{
-				Group: new(gatewayv1.Group(gatewayv1.GroupName)), Kind: new(gatewayv1.Kind("Gateway")), Namespace: &namespace,
-				Name: gatewayv1.ObjectName(g.obj.Name)}}
+				Group: new(gatewayv1.Group(gatewayv1.GroupName)), Kind: new(gatewayv1.Kind("Gateway")),
+				Namespace: &namespace,
+				Name:      gatewayv1.ObjectName(g.obj.Name)}}
 			for _, o := range old {
 				if o.ControllerName == Controller && sameParent(o.AncestorRef, st.AncestorRef) {
 					st.Conditions = slices.Clone(o.Conditions)

@@ -53,9 +53,11 @@ func (c *compiler) routes() {
 		}
 		b := refs{c: c, kind: "HTTPRoute", namespace: r.Namespace, resolved: yes(gatewayv1.RouteReasonResolvedRefs)}
 		rules := b.httpRules(r.Spec.Rules)
-		c.attach(&route{kind: "HTTPRoute", obj: obj, parents: obj.Spec.ParentRefs, hostnames: obj.Spec.Hostnames, status: &obj.Status.RouteStatus,
+		c.attach(&route{kind: "HTTPRoute", obj: obj, parents: obj.Spec.ParentRefs, hostnames: obj.Spec.Hostnames,
+			status:   &obj.Status.RouteStatus,
 			resolved: b.resolved, refused: b.refused, attach: func(l *listener, hosts []string) {
-				l.feed.Routes = append(l.feed.Routes, gatewayfeed.Route{Name: "HTTPRoute/" + nameOf(obj).String(), Hostnames: hosts, Rules: b.shown(rules, l.gw)})
+				l.feed.Routes = append(l.feed.Routes, gatewayfeed.Route{Name: "HTTPRoute/" + nameOf(obj).String(),
+					Hostnames: hosts, Rules: b.shown(rules, l.gw)})
 			}})
 		c.plan.HTTP = append(c.plan.HTTP, obj)
 	}
@@ -66,9 +68,11 @@ func (c *compiler) routes() {
 		}
 		b := refs{c: c, kind: "GRPCRoute", namespace: r.Namespace, resolved: yes(gatewayv1.RouteReasonResolvedRefs)}
 		rules := b.grpcRules(r.Spec.Rules)
-		c.attach(&route{kind: "GRPCRoute", obj: obj, parents: obj.Spec.ParentRefs, hostnames: obj.Spec.Hostnames, status: &obj.Status.RouteStatus,
+		c.attach(&route{kind: "GRPCRoute", obj: obj, parents: obj.Spec.ParentRefs, hostnames: obj.Spec.Hostnames,
+			status:   &obj.Status.RouteStatus,
 			resolved: b.resolved, refused: b.refused, attach: func(l *listener, hosts []string) {
-				l.feed.Routes = append(l.feed.Routes, gatewayfeed.Route{Name: "GRPCRoute/" + nameOf(obj).String(), Hostnames: hosts, GRPC: true, Rules: b.shown(rules, l.gw)})
+				l.feed.Routes = append(l.feed.Routes, gatewayfeed.Route{Name: "GRPCRoute/" + nameOf(obj).String(),
+					Hostnames: hosts, GRPC: true, Rules: b.shown(rules, l.gw)})
 			}})
 		c.plan.GRPC = append(c.plan.GRPC, obj)
 	}
@@ -105,7 +109,8 @@ func (c *compiler) routes() {
 }
 
 // streams attaches a route of connections or datagrams.
-func (c *compiler) streams(kind string, obj metav1.Object, parents []gatewayv1.ParentReference, hostnames []gatewayv1.Hostname,
+func (c *compiler) streams(kind string, obj metav1.Object, parents []gatewayv1.ParentReference,
+	hostnames []gatewayv1.Hostname,
 	status *gatewayv1.RouteStatus, lists [][]gatewayv1.BackendRef) bool {
 	if !c.concerns(obj.GetNamespace(), parents, status.Parents) {
 		return false
@@ -123,7 +128,8 @@ func (c *compiler) streams(kind string, obj metav1.Object, parents []gatewayv1.P
 	}
 	c.attach(&route{kind: kind, obj: obj, parents: parents, hostnames: hostnames, status: status, resolved: b.resolved,
 		attach: func(l *listener, hosts []string) {
-			l.feed.Streams = append(l.feed.Streams, gatewayfeed.Stream{Name: kind + "/" + nameOf(obj).String(), Hostnames: hosts, Backends: backends})
+			l.feed.Streams = append(l.feed.Streams, gatewayfeed.Stream{Name: kind + "/" + nameOf(obj).String(),
+				Hostnames: hosts, Backends: backends})
 		}})
 	return true
 }
@@ -133,7 +139,8 @@ func (c *compiler) parent(namespace string, p *gatewayv1.ParentReference) (list 
 	if deref(p.Group, gatewayv1.GroupName) != gatewayv1.GroupName {
 		return nil, false
 	}
-	name := types.NamespacedName{Namespace: string(deref(p.Namespace, gatewayv1.Namespace(namespace))), Name: string(p.Name)}
+	name := types.NamespacedName{Namespace: string(deref(p.Namespace, gatewayv1.Namespace(namespace))),
+		Name: string(p.Name)}
 	switch deref(p.Kind, "Gateway") {
 	case "Gateway":
 		if g := c.gateways[name]; g != nil {
@@ -149,17 +156,20 @@ func (c *compiler) parent(namespace string, p *gatewayv1.ParentReference) (list 
 }
 
 // concerns tells whether a route has a parent of ours, or a status that we wrote.
-func (c *compiler) concerns(namespace string, parents []gatewayv1.ParentReference, written []gatewayv1.RouteParentStatus) bool {
+func (c *compiler) concerns(namespace string, parents []gatewayv1.ParentReference,
+	written []gatewayv1.RouteParentStatus) bool {
 	return slices.ContainsFunc(parents, func(p gatewayv1.ParentReference) bool {
 		_, found := c.parent(namespace, &p)
 		return found
-	}) || slices.ContainsFunc(written, func(s gatewayv1.RouteParentStatus) bool { return s.ControllerName == Controller })
+	}) || slices.ContainsFunc(written,
+		func(s gatewayv1.RouteParentStatus) bool { return s.ControllerName == Controller })
 }
 
 // attach gives a route to the listeners of its parents, and writes what became of it.
 func (c *compiler) attach(r *route) {
 	old := r.status.Parents
-	r.status.Parents = slices.DeleteFunc(slices.Clone(old), func(s gatewayv1.RouteParentStatus) bool { return s.ControllerName == Controller })
+	r.status.Parents = slices.DeleteFunc(slices.Clone(old),
+		func(s gatewayv1.RouteParentStatus) bool { return s.ControllerName == Controller })
 	for _, p := range r.parents {
 		list, found := c.parent(r.obj.GetNamespace(), &p)
 		if !found {
@@ -205,7 +215,8 @@ func (c *compiler) accept(r *route, p *gatewayv1.ParentReference, list []*listen
 		hosts, ok := intersect(l.feed.Hostname, r.hostnames)
 		if !ok {
 			if !out.ok {
-				out = no(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has one of the route's host names")
+				out = no(gatewayv1.RouteReasonNoMatchingListenerHostname,
+					"no listener has one of the route's host names")
 			}
 			continue
 		}
@@ -218,7 +229,8 @@ func (c *compiler) accept(r *route, p *gatewayv1.ParentReference, list []*listen
 
 // takes tells whether a route may attach to a listener.
 func (l *listener) takes(r *route, c *compiler) bool {
-	if !l.usable || !slices.ContainsFunc(l.kinds, func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.kind }) {
+	if !l.usable || !slices.ContainsFunc(l.kinds,
+		func(k gatewayv1.RouteGroupKind) bool { return string(k.Kind) == r.kind }) {
 		return false
 	}
 	from, selector := gatewayv1.NamespacesFromSame, (*metav1.LabelSelector)(nil)
@@ -277,7 +289,8 @@ func (b *refs) object(ref gatewayv1.BackendObjectReference) (out gatewayfeed.Bac
 		b.fail(gatewayv1.RouteReasonInvalidKind, "a backend is a Service, not %s", deref(ref.Kind, ""))
 		return out
 	}
-	to := types.NamespacedName{Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(b.namespace))), Name: string(ref.Name)}
+	to := types.NamespacedName{Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(b.namespace))),
+		Name: string(ref.Name)}
 	if !b.c.permitted(reference{gatewayv1.GroupName, b.kind, b.namespace, "", "Service", to.Namespace, to.Name}) {
 		b.fail(gatewayv1.RouteReasonRefNotPermitted, "no ReferenceGrant permits Service %s", to)
 		return out
@@ -376,7 +389,8 @@ func (b *refs) httpRules(rules []gatewayv1.HTTPRouteRule) (out []gatewayfeed.Rul
 			r.RequestTimeout, r.BackendTimeout = duration(t.Request), duration(t.BackendRequest)
 		}
 		if rt := rule.Retry; rt != nil {
-			r.Retry = &gatewayfeed.Retry{Attempts: min(deref(rt.Attempts, 1), 10), Backoff: min(duration(rt.Backoff), 10*time.Second)}
+			r.Retry = &gatewayfeed.Retry{Attempts: min(deref(rt.Attempts, 1), 10), Backoff: min(duration(rt.Backoff),
+				10*time.Second)}
 			for _, code := range rt.Codes {
 				r.Retry.Codes = append(r.Retry.Codes, int(code))
 			}
@@ -417,7 +431,10 @@ func (b *refs) httpMatch(m *gatewayv1.HTTPRouteMatch) (out gatewayfeed.Match) {
 			v.Kind = gatewayfeed.Regex
 			b.regex(h.Value)
 		}
-		if !slices.ContainsFunc(out.Headers, func(o gatewayfeed.Value) bool { return strings.EqualFold(o.Name, v.Name) }) {
+		if !slices.ContainsFunc(out.Headers, func(o gatewayfeed.Value) bool {
+			return strings.EqualFold(o.Name,
+				v.Name)
+		}) {
 			out.Headers = append(out.Headers, v) // only the first of a name counts
 		}
 	}
@@ -468,7 +485,8 @@ func (b *refs) filters(list []gatewayv1.HTTPRouteFilter) (out gatewayfeed.Filter
 				Scheme: deref(r.Scheme, ""), Hostname: string(deref(r.Hostname, "")), Port: uint16(deref(r.Port, 0)),
 				Path: pathOf(r.Path), Code: deref(r.StatusCode, 302)}
 		case f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil:
-			out.Rewrite = &gatewayfeed.Rewrite{Hostname: string(deref(f.URLRewrite.Hostname, "")), Path: pathOf(f.URLRewrite.Path)}
+			out.Rewrite = &gatewayfeed.Rewrite{Hostname: string(deref(f.URLRewrite.Hostname, "")),
+				Path: pathOf(f.URLRewrite.Path)}
 		case f.Type == gatewayv1.HTTPRouteFilterRequestMirror && f.RequestMirror != nil:
 			out.Mirrors = append(out.Mirrors, b.mirror(f.RequestMirror))
 		case f.Type == gatewayv1.HTTPRouteFilterCORS && f.CORS != nil:

@@ -109,7 +109,8 @@ func (c *compiler) services() {
 		if len(g.obj.Spec.Addresses) > 0 {
 			s.Service.Spec.LoadBalancerIP = g.obj.Spec.Addresses[0].Value
 		}
-		s.Service.Labels[labelName], s.Service.Labels[labelFrom] = label(g.obj.Name), label(string(g.obj.Spec.GatewayClassName))
+		s.Service.Labels[labelName], s.Service.Labels[labelFrom] = label(g.obj.Name),
+			label(string(g.obj.Spec.GatewayClassName))
 		if i := g.obj.Spec.Infrastructure; i != nil {
 			for k, v := range i.Labels {
 				s.Service.Labels[string(k)] = string(v)
@@ -179,7 +180,8 @@ func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, port
 		}
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
 			Name: p.name(), Protocol: p.protocol, Port: p.number, TargetPort: intstr.FromInt32(number)})
-		endpointPorts = append(endpointPorts, discoveryv1.EndpointPort{Name: new(p.name()), Protocol: &p.protocol, Port: &number})
+		endpointPorts = append(endpointPorts, discoveryv1.EndpointPort{Name: new(p.name()), Protocol: &p.protocol,
+			Port: &number})
 	}
 	return &Wanted{Service: svc, Known: known, Slices: c.slices(name, endpointPorts)}
 }
@@ -189,7 +191,8 @@ const slicesMost = 1000
 
 // slices have all nodes, each hinted for its own clients: traffic goes to another only
 // while there is no proxy here.
-func (c *compiler) slices(name types.NamespacedName, ports []discoveryv1.EndpointPort) (out []*discoveryv1.EndpointSlice) {
+func (c *compiler) slices(name types.NamespacedName,
+	ports []discoveryv1.EndpointPort) (out []*discoveryv1.EndpointSlice) {
 	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		var all []discoveryv1.Endpoint
 		for _, n := range c.Nodes {
@@ -198,10 +201,11 @@ func (c *compiler) slices(name types.NamespacedName, ports []discoveryv1.Endpoin
 				continue
 			}
 			all = append(all, discoveryv1.Endpoint{
-				Addresses:  []string{a},
-				NodeName:   &n.Name,
-				Conditions: discoveryv1.EndpointConditions{Ready: new(ready(n)), Serving: new(ready(n)), Terminating: new(false)},
-				Hints:      &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: n.Name}}},
+				Addresses: []string{a},
+				NodeName:  &n.Name,
+				Conditions: discoveryv1.EndpointConditions{Ready: new(ready(n)), Serving: new(ready(n)),
+					Terminating: new(false)},
+				Hints: &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: n.Name}}},
 			})
 		}
 		slices.SortFunc(all, func(a, b discoveryv1.Endpoint) int { return cmp.Compare(*a.NodeName, *b.NodeName) })
@@ -211,7 +215,8 @@ func (c *compiler) slices(name types.NamespacedName, ports []discoveryv1.Endpoin
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: name.Namespace,
 					Name:      fmt.Sprintf("%s-%s-%d", name.Name, strings.ToLower(string(family)), i),
-					Labels:    map[string]string{discoveryv1.LabelServiceName: name.Name, discoveryv1.LabelManagedBy: Manager},
+					Labels: map[string]string{discoveryv1.LabelServiceName: name.Name,
+						discoveryv1.LabelManagedBy: Manager},
 				},
 				AddressType: family,
 				Endpoints:   part,

@@ -96,7 +96,8 @@ func (w *World) permitted(r reference) bool {
 			return string(f.Group) == r.group && string(f.Kind) == r.kind && string(f.Namespace) == r.namespace
 		})
 		to := slices.ContainsFunc(g.Spec.To, func(t gatewayv1.ReferenceGrantTo) bool {
-			return string(t.Group) == r.toGroup && string(t.Kind) == r.toKind && (t.Name == nil || *t.Name == "" || string(*t.Name) == r.toName)
+			return string(t.Group) == r.toGroup && string(t.Kind) == r.toKind && (t.Name == nil || *t.Name == "" ||
+				string(*t.Name) == r.toName)
 		})
 		if from && to {
 			return true

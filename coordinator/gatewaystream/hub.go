@@ -72,13 +72,16 @@ const classes = "gatewayclasses"
 
 // New follows nothing yet.
 func New(c Config) *Hub {
-	h := &Hub{cfg: c, log: c.Log, wake: make(chan struct{}, 1), changed: make(chan struct{}), ended: make(chan struct{})}
-	add := func(resource string, make func(gatewayclient.Interface, string, time.Duration, cache.Indexers) cache.SharedIndexInformer) {
+	h := &Hub{cfg: c, log: c.Log, wake: make(chan struct{}, 1), changed: make(chan struct{}),
+		ended: make(chan struct{})}
+	add := func(resource string, make func(gatewayclient.Interface, string, time.Duration,
+		cache.Indexers) cache.SharedIndexInformer) {
 		h.kinds = append(h.kinds, &kind{resource: resource, make: func() cache.SharedIndexInformer {
 			return make(c.Gateways, metav1.NamespaceAll, 0, cache.Indexers{})
 		}})
 	}
-	add(classes, func(c gatewayclient.Interface, _ string, t time.Duration, i cache.Indexers) cache.SharedIndexInformer {
+	add(classes, func(c gatewayclient.Interface, _ string, t time.Duration,
+		i cache.Indexers) cache.SharedIndexInformer {
 		return gatewayinformers.NewGatewayClassInformer(c, t, i)
 	})
 	add("gateways", gatewayinformers.NewGatewayInformer)
@@ -96,7 +99,8 @@ func New(c Config) *Hub {
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Services().Informer() }},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Namespaces().Informer() }},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Secrets().Informer() }, counts: ofSecret},
-		{informer: func() cache.SharedIndexInformer { return f.Core().V1().ConfigMaps().Informer() }, counts: ofConfigMap},
+		{informer: func() cache.SharedIndexInformer { return f.Core().V1().ConfigMaps().Informer() },
+			counts: ofConfigMap},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Nodes().Informer() }, counts: ofNode},
 	}
 	return h
@@ -170,7 +174,8 @@ func (h *Hub) Run(ctx context.Context, start func()) error {
 	defer close(h.ended)
 	defer h.rest()
 	// Both are there anyway: the API serves definitions, and gives new Ingresses a class.
-	watched := []cache.SharedIndexInformer{h.cfg.Definitions(), h.cfg.Informers.Networking().V1().IngressClasses().Informer()}
+	watched := []cache.SharedIndexInformer{h.cfg.Definitions(),
+		h.cfg.Informers.Networking().V1().IngressClasses().Informer()}
 	for _, i := range watched {
 		r, err := i.AddEventHandler(h.handler(nil))
 		if err != nil {
@@ -268,9 +273,10 @@ func (h *Hub) served() map[string]bool {
 		version := slices.ContainsFunc(d.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 			return v.Name == gatewayv1.SchemeGroupVersion.Version && v.Served
 		})
-		established := slices.ContainsFunc(d.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-			return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-		})
+		established := slices.ContainsFunc(d.Status.Conditions,
+			func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+				return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
+			})
 		out[d.Spec.Names.Plural] = version && established
 	}
 	return out
@@ -372,7 +378,8 @@ func (h *Hub) publish(p *gateway.Plan) error {
 		err = u.Config.Check()
 	}
 	if err == nil && len(line) >= gatewayfeed.MaxLine {
-		err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", len(line), gatewayfeed.MaxLine)
+		err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", len(line),
+			gatewayfeed.MaxLine)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -72,7 +72,8 @@ func (h *Hub) write(ctx context.Context, p *gateway.Plan, known map[string]cache
 			func(o *gatewayv1.TCPRoute) updater[*gatewayv1.TCPRoute] { return g.TCPRoutes(o.Namespace) }),
 		statuses(ctx, known["udproutes"], p.UDP, func(o *gatewayv1.UDPRoute) any { return &o.Status },
 			func(o *gatewayv1.UDPRoute) updater[*gatewayv1.UDPRoute] { return g.UDPRoutes(o.Namespace) }),
-		statuses(ctx, known["backendtlspolicies"], p.Policies, func(o *gatewayv1.BackendTLSPolicy) any { return &o.Status },
+		statuses(ctx, known["backendtlspolicies"], p.Policies,
+			func(o *gatewayv1.BackendTLSPolicy) any { return &o.Status },
 			func(o *gatewayv1.BackendTLSPolicy) updater[*gatewayv1.BackendTLSPolicy] {
 				return g.BackendTLSPolicies(o.Namespace)
 			}),
@@ -89,7 +90,8 @@ type updater[T any] interface {
 }
 
 // statuses writes those that are not as the informer has them.
-func statuses[T metav1.Object](ctx context.Context, i cache.SharedIndexInformer, all []T, status func(T) any, to func(T) updater[T]) error {
+func statuses[T metav1.Object](ctx context.Context, i cache.SharedIndexInformer, all []T, status func(T) any,
+	to func(T) updater[T]) error {
 	if i == nil {
 		return nil
 	}
@@ -99,7 +101,8 @@ func statuses[T metav1.Object](ctx context.Context, i cache.SharedIndexInformer,
 		if err != nil || !there {
 			continue
 		}
-		if have, ok := known.(T); ok && (have.GetUID() != o.GetUID() || equality.Semantic.DeepEqual(status(have), status(o))) {
+		if have, ok := known.(T); ok && (have.GetUID() != o.GetUID() || equality.Semantic.DeepEqual(status(have),
+			status(o))) {
 			continue
 		}
 		if _, err := to(o).UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -166,16 +169,18 @@ func (h *Hub) service(ctx context.Context, w *gateway.Wanted) error {
 // with the nodes.
 func (h *Hub) endpoints(ctx context.Context, w *gateway.Wanted) error {
 	slicesOf := h.cfg.Client.DiscoveryV1().EndpointSlices(w.Service.Namespace)
-	have, err := slicesOf.List(ctx, metav1.ListOptions{ResourceVersion: "0", LabelSelector: labels.SelectorFromSet(labels.Set{
-		discoveryv1.LabelServiceName: w.Service.Name,
-		discoveryv1.LabelManagedBy:   gateway.Manager,
-	}).String()})
+	have, err := slicesOf.List(ctx, metav1.ListOptions{ResourceVersion: "0",
+		LabelSelector: labels.SelectorFromSet(labels.Set{
+			discoveryv1.LabelServiceName: w.Service.Name,
+			discoveryv1.LabelManagedBy:   gateway.Manager,
+		}).String()})
 	if err != nil {
 		return err
 	}
 	var owner []metav1.OwnerReference
 	if w.Known != nil {
-		owner = []metav1.OwnerReference{*metav1.NewControllerRef(w.Known, corev1.SchemeGroupVersion.WithKind("Service"))}
+		owner = []metav1.OwnerReference{*metav1.NewControllerRef(w.Known,
+			corev1.SchemeGroupVersion.WithKind("Service"))}
 	} else {
 		return nil // with the Service's own UID, when it is known
 	}
@@ -199,7 +204,8 @@ func (h *Hub) endpoints(ctx context.Context, w *gateway.Wanted) error {
 		}
 	}
 	for i := range have.Items {
-		if !slices.ContainsFunc(w.Slices, func(s *discoveryv1.EndpointSlice) bool { return s.Name == have.Items[i].Name }) {
+		if !slices.ContainsFunc(w.Slices,
+			func(s *discoveryv1.EndpointSlice) bool { return s.Name == have.Items[i].Name }) {
 			errs = append(errs, gone(slicesOf.Delete(ctx, have.Items[i].Name, metav1.DeleteOptions{})))
 		}
 	}

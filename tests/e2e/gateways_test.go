@@ -44,7 +44,8 @@ spec:
   - matches: [{path: {type: PathPrefix, value: /hello}}]
     backendRefs: [{name: hello, port: 80}]
   - matches: [{path: {type: Exact, value: /old}}]
-    filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /hello}, statusCode: 301}}]
+    filters: [{type: RequestRedirect, requestRedirect: {path: {type: ReplaceFullPath, replaceFullPath: /hello},
+	statusCode: 301}}]
 `
 
 // ingressObjects are the shapes of upstream's Ingress conformance: host rules, path rules,
@@ -88,7 +89,8 @@ spec:
   selector: {matchLabels: {app: hello}}
   template:
     metadata: {labels: {app: hello}}
-    spec: {containers: [{name: c, image: localhost/hello:1, readinessProbe: {httpGet: {port: 8080, path: /}, periodSeconds: 1}}]}
+    spec: {containers: [{name: c, image: localhost/hello:1, readinessProbe: {httpGet: {port: 8080, path: /},
+	periodSeconds: 1}}]}
 ---
 apiVersion: v1
 kind: Service
@@ -103,7 +105,8 @@ spec:
   containers:
   - name: c
     image: localhost/busybox:1
-    command: [sh, -c, "mkdir -p /w/aaa /w/exact; echo other >/w/index.html; cp /w/index.html /w/aaa; cp /w/index.html /w/exact; exec httpd -f -p 8080 -h /w"]
+    command: [sh, -c,
+	"mkdir -p /w/aaa /w/exact; echo other >/w/index.html; cp /w/index.html /w/aaa; cp /w/index.html /w/exact; exec httpd -f -p 8080 -h /w"]
 ---
 apiVersion: v1
 kind: Service
@@ -134,8 +137,12 @@ func ask(url, host string, trusted *x509.CertPool) string {
 			c = t
 		}
 		client := http.Client{
-			Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return c, nil },
-				DialTLSContext: func(context.Context, string, string) (net.Conn, error) { return c, nil }, DisableKeepAlives: true},
+			Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn,
+				error) {
+				return c, nil
+			},
+				DialTLSContext:    func(context.Context, string, string) (net.Conn, error) { return c, nil },
+				DisableKeepAlives: true},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 			Timeout:       10 * time.Second,
 		}
@@ -241,7 +248,8 @@ func TestGateways(t *testing.T) {
 	definitions := filepath.Join(strings.TrimSpace(string(dir)), "config", "crd", "standard")
 	cluster.Must(t, "apply", "--server-side", "-f", definitions)
 	t.Cleanup(func() { cluster.Must(t, "delete", "-f", definitions, "--ignore-not-found") })
-	cluster.Must(t, "wait", "--for=condition=Established", "crd", "gatewayclasses.gateway.networking.k8s.io", "--timeout=60s")
+	cluster.Must(t, "wait", "--for=condition=Established", "crd", "gatewayclasses.gateway.networking.k8s.io",
+		"--timeout=60s")
 	s.apply(gatewayPods)
 	s.k("rollout", "status", "deployment/hello", "--timeout=60s")
 	s.ready("other")
@@ -273,7 +281,8 @@ func TestGateways(t *testing.T) {
 	if got := ask(at+"/hello", "hello.example.com", nil); !strings.HasPrefix(got, "200") {
 		t.Errorf("while the agent begins: %s", got)
 	}
-	s.k("patch", "httproute", "hello", "--type=json", "-p", `[{"op": "replace", "path": "/spec/hostnames/0", "value": "new.example.com"}]`)
+	s.k("patch", "httproute", "hello", "--type=json", "-p",
+		`[{"op": "replace", "path": "/spec/hostnames/0", "value": "new.example.com"}]`)
 	s.answers(at+"/hello", "new.example.com", "200", nil)
 	if now := gatewayProxy(t); now != pid {
 		t.Errorf("the agent's end was the proxy's: %d, then %d", pid, now)

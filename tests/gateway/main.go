@@ -117,7 +117,8 @@ func build(ctx context.Context, cache string) error {
 			return err
 		}
 		text = bytes.ReplaceAll(text, []byte("replace sigs.k8s.io/gateway-api => ../"), nil)
-		text = bytes.ReplaceAll(text, []byte("sigs.k8s.io/gateway-api v0.0.0-00010101000000-000000000000"), []byte("sigs.k8s.io/gateway-api "+version))
+		text = bytes.ReplaceAll(text, []byte("sigs.k8s.io/gateway-api v0.0.0-00010101000000-000000000000"),
+			[]byte("sigs.k8s.io/gateway-api "+version))
 		if err := os.WriteFile(file, text, 0o644); err != nil {
 			return err
 		}
@@ -139,7 +140,8 @@ func build(ctx context.Context, cache string) error {
 	if err := upstream.Source(ctx, coreDNS, src); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(src, "core", "plugin", "zplugin.go"), []byte(coreDNSPlugins), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(src, "core", "plugin", "zplugin.go"), []byte(coreDNSPlugins),
+		0o644); err != nil {
 		return err
 	}
 	return upstream.Build(ctx, coreDNS, src, cache, []upstream.Program{{Name: "coredns", Package: "."}})
@@ -185,7 +187,8 @@ func start(ctx context.Context, o options, cache string) (*harness.Cluster, erro
 	if _, err := c.Kubectl("", "apply", "--server-side", "-f", definitions); err != nil {
 		return c, err
 	}
-	if _, err := c.Kubectl("", "wait", "--for=condition=Established", "crd", "gatewayclasses.gateway.networking.k8s.io", "--timeout=60s"); err != nil {
+	if _, err := c.Kubectl("", "wait", "--for=condition=Established", "crd",
+		"gatewayclasses.gateway.networking.k8s.io", "--timeout=60s"); err != nil {
 		return c, err
 	}
 	if _, err = c.Kubectl(class, "apply", "-f", "-"); err != nil {
@@ -214,7 +217,8 @@ func (o options) test(ctx context.Context, c *harness.Cluster, cache string) err
 		"-test.run=^TestConformance$",
 		"-test.timeout=" + o.timeout.String(), "-gateway-class=shoal", "-conformance-profiles=" + o.profiles,
 		"-report-output=" + filepath.Join(o.report, "report.yaml"), "-organization=shoal", "-project=shoal",
-		"-url=https://github.com/shoal-project/shoal", "-version=v1.36", "-contact=none", "-cleanup-base-resources=false",
+		"-url=https://github.com/shoal-project/shoal", "-version=v1.36", "-contact=none",
+		"-cleanup-base-resources=false",
 		"-debug=false"}
 	if o.features != "" {
 		args = append(args, "-supported-features="+o.features)
