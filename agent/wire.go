@@ -475,10 +475,14 @@ func (n whole) gossipTasks() []task {
 }
 
 func (n whole) serviceTasks() []task {
+	gateways := n.newGateways()
+	status := withGateways(proxyStatus(n.base), gateways)
 	list := []task{{"proxy", func(ctx context.Context) error {
-		return newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.log).Run(ctx, n.services)
+		return newProxy(n.cfg, n.facts, n.group, n.counts, status, n.log).Run(ctx, n.services)
 	}}}
-	list = append(list, n.gatewayTasks()...)
+	if gateways != nil {
+		list = append(list, task{"gateways", gateways.Run})
+	}
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/user"
@@ -11,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gateway"
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
+	"github.com/shoal-project/shoal/agent/proxy"
 )
 
 func gatewayDir(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "gateway") }
@@ -23,9 +25,9 @@ const (
 	gatewayUserID = 64731
 )
 
-// gatewayTasks answer for Gateways and Ingresses; none without an API or with the
+// newGateways answers for Gateways and Ingresses; nil without an API or with the
 // configuration's word against it.
-func (n whole) gatewayTasks() []task {
+func (n whole) newGateways() *gateway.Manager {
 	if !n.server.Configured() || !n.cfg.Gateway.On() {
 		return nil
 	}
@@ -54,6 +56,15 @@ func (n whole) gatewayTasks() []task {
 			c.User, c.Group = uint32(id), uint32(group)
 		}
 	}
-	m := gateway.New(c)
-	return []task{{"gateways", m.Run}}
+	return gateway.New(c)
+}
+
+// withGateways has the metrics of Services' proxy tell of requests too.
+func withGateways(s proxy.Status, m *gateway.Manager) proxy.Status {
+	if m == nil {
+		return s
+	}
+	services := s.Metrics
+	s.Metrics = func(w io.Writer) error { return errors.Join(services(w), m.Metrics(w)) }
+	return s
 }

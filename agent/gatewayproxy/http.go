@@ -312,8 +312,8 @@ func answerCORS(c *gatewayfeed.CORS, r *http.Request) (http.Header, bool) {
 	if c.Credentials {
 		out.Set("Access-Control-Allow-Credentials", "true")
 	}
+	set("Access-Control-Expose-Headers", strings.Join(c.Expose, ", "))
 	if !preflight {
-		set("Access-Control-Expose-Headers", strings.Join(c.Expose, ", "))
 		return out, false
 	}
 	list := func(all []string, asked string) string {

@@ -62,7 +62,7 @@ func main() {
 	flag.StringVar(&o.profiles, "profiles", "GATEWAY-HTTP,GATEWAY-TLS,GATEWAY-GRPC", "profiles of the suite")
 	flag.StringVar(&o.features, "features", "", "features beside those that the class says it has")
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "the one test to run; default FOCUS, all when empty")
-	flag.IntVar(&o.nodes, "nodes", 1, "nodes of the cluster")
+	flag.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster")
 	flag.BoolVar(&o.keep, "keep", false, "keep the cluster running at the end")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "time after which the run ends")
 	flag.Parse()
