@@ -10,6 +10,7 @@
 //	device/plugin ─ device plugins ─> Node's capacity, devices of pods ─┬> podresources (for monitoring agents)
 //	device/cpu, device/memory ─ what containers have for themselves ────┘  near to each other by device/topology
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
+//	gatewayfeed what a coordinator makes of Gateways and Ingresses ─> gateway ─> the process shoal-gateway
 //	policyfeed what a coordinator tells of NetworkPolicies ─> policy (nftables)
 //	gossip ── who lives ─> network routes, service backends
 //	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one
