@@ -6,13 +6,13 @@ PKG      := github.com/shoal-project/shoal
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 \
 	-X $(PKG)/agent/node.Version=$(VERSION) -X $(PKG)/coordinator/apiserver.gitVersion=$(firstword $(subst +, ,$(VERSION)))
 GO       ?= go
-BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-fence bin/shoal-tunnel bin/shoal-cni
+BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-fence bin/shoal-tunnel bin/shoal-gateway bin/shoal-cni
 UP_FLAGS ?=
 
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -36,6 +36,8 @@ bin/shoal-fence: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./agent/fence/shoal-fence
 bin/shoal-tunnel: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./cni/shoal-tunnel
+bin/shoal-gateway: FORCE
+	$(GO) build -ldflags "-s -w" -o $@ ./agent/gatewayproxy/shoal-gateway
 bin/shoal-cni: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./cni/shoal-cni
 
@@ -140,6 +142,10 @@ node-suite: bin/conformance-rig ## upstream's suite of nodes, e2e_node, on one n
 
 netpol-conformance: bin/conformance-rig ## network-policy-api's suite of ClusterNetworkPolicies; FOCUS of its tests, NODES, ARGS
 	$(CONFORMANCE) -netpol -report bin/conformance/netpol $(ARGS)
+
+gateway-conformance: build images ## the Gateway API's suite v1.6.0; FOCUS one test, ARGS
+	$(GO) build -o bin/gateway-rig ./tests/gateway
+	GO=$(GO) FOCUS='$(FOCUS)' bin/gateway-rig $(ARGS)
 
 # Neither clouds nor NFS can be had where this runs.
 csi-e2e: LABELS = storage

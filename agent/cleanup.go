@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/gateway"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -76,7 +77,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	if cfg.ContainerRuntimeEndpoint == "" {
 		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, o.grace, log))
 	}
-	errs = append(errs, endKeepers(cfg), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
+	errs = append(errs, endKeepers(cfg), gateway.End(gatewayDir(cfg)), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}
 	errs = append(errs, disks.LeaveDisks(ctx))
 	// Where storage drivers staged volumes, which ended with the containers, and local

@@ -11,6 +11,7 @@
 //	device/cpu, device/memory ─ what containers have for themselves ────┘  near to each other by device/topology
 //	service ─ Services and EndpointSlices ─> proxy (nftables), dns
 //	   └─ addresses of load balancers ─> announce (ARP, NDP), in the order that gossip gives
+//	gatewayfeed what a coordinator makes of Gateways and Ingresses ─> gateway ─> the process shoal-gateway
 //	policyfeed what a coordinator tells of NetworkPolicies ─> policy (nftables)
 //	gossip ── who lives ─> network routes, service backends
 //	network ─ a third party's configuration comes or goes ─> sandboxes are made anew, one by one

@@ -497,10 +497,15 @@ func (n whole) gossipTasks() []task {
 }
 
 func (n whole) serviceTasks() []task {
+	gateways := n.newGateways()
+	status := withGateways(proxyStatus(n.base), gateways)
 	list := []task{{"proxy", func(ctx context.Context) error {
-		p := newProxy(n.cfg, n.facts, n.group, n.counts, proxyStatus(n.base), n.ends.Programmed, n.log)
+		p := newProxy(n.cfg, n.facts, n.group, n.counts, status, n.ends.Programmed, n.log)
 		return p.Run(ctx, n.services)
 	}}}
+	if gateways != nil {
+		list = append(list, task{"gateways", gateways.Run})
+	}
 	if len(n.cfg.ClusterDNS) == 0 {
 		return list
 	}

@@ -22,6 +22,8 @@
 // and leave), joining and joinapi (nodes that do), snapshots (copies of the store), and
 // of the agent's packages gossip, as a member that only watches, process, and trust, what nodes believe.
 // policystream tells nodes of NetworkPolicies, in the words of the agent's policyfeed.
+// gatewaystream has gateway compile Gateways and Ingresses, and tells nodes in the words of
+// gatewayfeed.
 // rotation has all coordinators follow when keys change. The layers are a table in
 // tests/imports_test.go; docs/architecture.md walks a pod's way through them.
 //

@@ -129,7 +129,7 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(list, named{name: "scheduler", run: sched.Run}), nil
+	return append(list, named{name: "scheduler", run: sched.Run}, named{name: "gateways", run: s.gateways.Lead}), nil
 }
 
 // named makes a runner of a function.

@@ -101,6 +101,7 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		unfailing(process.Trim),
 		s.onceReady(unfailing(s.encryptClear)),
 		s.onceReady(s.endpoints.Run),
+		s.onceReady(s.runGateways(apiCtx)),
 		s.onceReady(func(ctx context.Context) error {
 			return elector.Run(ctx, func(ctx context.Context) error { return s.lead(ctx, apiCtx) })
 		}),

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/shoal-project/shoal/agent/fence"
+	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/agent/process"
@@ -25,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/apiendpoints"
 	"github.com/shoal-project/shoal/coordinator/controller/persistentvolume"
 	"github.com/shoal-project/shoal/coordinator/encryption"
+	"github.com/shoal-project/shoal/coordinator/gatewaystream"
 	"github.com/shoal-project/shoal/coordinator/joining"
 	"github.com/shoal-project/shoal/coordinator/kubelet"
 	"github.com/shoal-project/shoal/coordinator/leader"
@@ -55,6 +57,7 @@ type parts struct {
 	snapshots *snapshots.Keeper // nil with an outside etcd
 	kubelets  *kubelet.Transports
 	policies  *policystream.Hub
+	gateways  *gatewaystream.Hub
 	keys      *rotation.Member
 	// changed is told when keys have changed that controllers sign with.
 	changed   chan struct{}
@@ -344,11 +347,14 @@ func (s *parts) buildAPI(
 	if s.policies, err = policystream.New(api.Informers(), dynamic, s.log); err != nil {
 		return nil, err
 	}
+	if s.gateways, err = newGateways(api, s.log); err != nil {
+		return nil, err
+	}
 	handlers[scheduler.ResourcesPath] = scheduler.Resources(api.Informers().Core().V1().Pods().Lister())
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,
 		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: handlers,
-		Streams: map[string]http.Handler{policyfeed.Path: s.policies},
+		Streams: map[string]http.Handler{policyfeed.Path: s.policies, gatewayfeed.Path: s.gateways},
 	})
 }
 

@@ -26,7 +26,7 @@ var layers = []struct {
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/image/peer", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins",
-		"agent/policyfeed", "agent/quota",
+		"agent/policyfeed", "agent/quota", "agent/gatewaycontrol", "agent/gatewayfeed",
 		"agent/selinux",
 		"agent/tracing",
 		"agent/trust", "agent/upgrade",
@@ -41,6 +41,7 @@ var layers = []struct {
 		"tests/transcript",
 	}},
 	{"mechanism", []string{
+		"agent/gatewayproxy",
 		"agent/container", "agent/device/cpu", "agent/device/dra", "agent/device/memory", "agent/device/plugin",
 		"agent/hollow", "agent/image", "agent/network", "agent/outside", "agent/podresources", "agent/probe",
 		"agent/problem", "agent/qos",
@@ -48,21 +49,23 @@ var layers = []struct {
 		"cni", "csi/local",
 		"coordinator/audit", "coordinator/auth/issuer", "coordinator/auth/mode", "coordinator/auth/node",
 		"coordinator/auth/policy", "coordinator/encryption", "coordinator/gossipkeys", "coordinator/joining",
+		"coordinator/gateway", "coordinator/gatewaystream",
 		"coordinator/members", "coordinator/packages", "coordinator/policystream", "coordinator/registry/allocate",
 		"coordinator/registry/connect", "coordinator/registry/scale", "coordinator/rotation", "coordinator/snapshots",
 		"coordinator/registry/volumespec", "coordinator/scheduler/extender", "coordinator/scheduler/plugins",
 		"coordinator/scheduler/queue",
 	}},
 	{"decision", []string{
-		"agent/announce",
-		"agent/dns", "agent/evict", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy", "agent/provision", "agent/proxy",
+		"agent/announce", "agent/dns", "agent/evict", "agent/gateway", "agent/node", "agent/pod", "agent/pod/launch", "agent/policy",
+		"agent/provision", "agent/proxy",
 		"agent/server",
 		"agent/service", "agent/shutdown", "agent/source", "agent/status", "agent/withdraw",
-		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...", "coordinator/scheduler",
+		"coordinator/admission", "coordinator/auth", "coordinator/controller/...", "coordinator/registry/...",
+		"coordinator/scheduler",
 	}},
 	{"wiring",
-		[]string{"agent", "agent/fence/shoal-fence", "agent/pause", "agent/shoal", "cni/shoal-cni", "cni/shoal-tunnel",
-			"coordinator", "coordinator/apiserver",
+		[]string{"agent", "agent/fence/shoal-fence", "agent/gatewayproxy/shoal-gateway", "agent/pause", "agent/shoal",
+			"cni/shoal-cni", "cni/shoal-tunnel", "coordinator", "coordinator/apiserver",
 			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }
@@ -85,6 +88,9 @@ var siblings = map[string][]string{
 	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/pod":                    {"agent/pod/launch"},
 	"agent/proxy":                  {"agent/service"},
+	"agent/gateway":                {"agent/service"},
+	"agent/gatewaycontrol":         {"agent/gatewayfeed"},
+	"coordinator/gatewaystream":    {"coordinator/gateway"},
 	"agent/dns":                    {"agent/service"},
 	"agent/withdraw":               {"agent/service"},
 	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
@@ -96,7 +102,8 @@ var siblings = map[string][]string{
 // both daemons are, and what the operator's command knows of the coordinator's
 // files.
 var across = map[string][]string{
-	"coordinator": {"agent/fence", "agent/gossip", "agent/policyfeed", "agent/process", "agent/trust"},
+	"coordinator": {"agent/fence", "agent/gatewayfeed", "agent/gossip", "agent/policyfeed", "agent/process",
+		"agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

@@ -104,6 +104,8 @@ type Config struct {
 	// EnableNetworkPolicy has NetworkPolicies enforced on pods of the own network; on
 	// unless the file says false.
 	EnableNetworkPolicy *bool `json:"enableNetworkPolicy,omitempty"`
+	// Gateway is about Gateways and Ingresses.
+	Gateway Gateway `json:"gateway,omitzero"`
 	// ProxyHealthzBindAddress and ProxyMetricsBindAddress are healthzBindAddress and
 	// metricsBindAddress of kube-proxy's configuration; "" serves nothing.
 	ProxyHealthzBindAddress string    `json:"proxyHealthzBindAddress"`

@@ -71,6 +71,10 @@ func sliceKey(s *discoveryv1.EndpointSlice) (Key, bool) {
 // (https://kubernetes.io/docs/reference/labels-annotations-taints/).
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
+// LabelGateway marks the Services by which Gateways and Ingresses are reached: while there
+// is one, nodes run a proxy for them. The coordinator writes it (package gateway there).
+const LabelGateway = "shoal-project.io/gateway"
+
 // BuildOne makes one Service's value from it and its slices.
 func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View) *Service {
 	out := &Service{Key: Key{svc.Namespace, svc.Name}}
@@ -79,6 +83,7 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 		return out
 	}
 	_, out.NotProxied = svc.Labels[labelProxyName]
+	_, out.Gateway = svc.Labels[LabelGateway]
 	out.Headless = svc.Spec.ClusterIP == corev1.ClusterIPNone
 	if !out.Headless {
 		out.ClusterIPs = clusterIPs(svc)

@@ -195,8 +195,13 @@ func nodesOf(o *discoveryv1.EndpointSlice) []string {
 // neededOfService keeps what BuildOne reads.
 func neededOfService(o *corev1.Service) *corev1.Service {
 	out := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
-	if v, ok := o.Labels[labelProxyName]; ok {
-		out.Labels = map[string]string{labelProxyName: v}
+	for _, name := range []string{labelProxyName, LabelGateway} {
+		if v, ok := o.Labels[name]; ok {
+			if out.Labels == nil {
+				out.Labels = map[string]string{}
+			}
+			out.Labels[name] = v
+		}
 	}
 	in := &o.Spec
 	out.Spec = corev1.ServiceSpec{

@@ -21,8 +21,9 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 // changed: the same pointer in two tables means that nothing about the Service
 // changed. A nil *Tables holds nothing.
 type Tables struct {
-	shards [shards]map[Key]*Service // With and Changed cost little among many Services
-	n      int
+	shards   [shards]map[Key]*Service // With and Changed cost little among many Services
+	n        int
+	gateways int // Services that have Gateway
 }
 
 const shards = 1024
@@ -54,6 +55,21 @@ func (t *Tables) Len() int {
 		return 0
 	}
 	return t.n
+}
+
+// Gateways is the number of those that have Gateway.
+func (t *Tables) Gateways() int {
+	if t == nil {
+		return 0
+	}
+	return t.gateways
+}
+
+func gateway(s *Service) int {
+	if s != nil && s.Gateway {
+		return 1
+	}
+	return 0
 }
 
 // All goes through the Services, in no order.
@@ -89,6 +105,7 @@ func (t *Tables) With(change map[Key]*Service) *Tables {
 		}
 		m := next.shards[i]
 		before := len(m)
+		next.gateways += gateway(s) - gateway(m[k])
 		if s == nil {
 			delete(m, k)
 		} else {
@@ -135,6 +152,7 @@ type Service struct {
 	Headless     bool   // names lead to the endpoints themselves
 	// somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
 	NotProxied   bool
+	Gateway      bool         // it leads to the nodes' gateway proxies (LabelGateway)
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
 	BalancerIPs  []netip.Addr  // of load balancers that keep the destination address

@@ -42,6 +42,7 @@ func (s *Server) Install(sec Security) error {
 	if err != nil {
 		return fmt.Errorf("build CRD server: %w", err)
 	}
+	s.definitions = crds.Informers.Apiextensions().V1().CustomResourceDefinitions()
 	builtin, err := s.newBuiltinServer(base, crds.GenericAPIServer)
 	if err != nil {
 		return fmt.Errorf("build API server: %w", err)

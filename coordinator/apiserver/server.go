@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"time"
 
+	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
@@ -29,8 +30,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/tracing"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
+	gatewayclient "sigs.k8s.io/gateway-api/pkg/client/clientset/versioned"
 
 	"github.com/shoal-project/shoal/coordinator/registry/kind"
 )
@@ -120,6 +123,7 @@ type Server struct {
 	resolver      webhook.ServiceResolver
 	discoveryDone chan struct{}
 	aggregator    *aggregatorapiserver.APIAggregator
+	definitions   crdinformers.CustomResourceDefinitionInformer
 }
 
 // New builds the stores of all kinds. Their watch caches begin to fill; nothing
@@ -212,6 +216,15 @@ func (s *Server) Services() webhook.ServiceResolver { return s.resolver }
 // Dynamic returns a client for objects of any kind, custom ones too.
 func (s *Server) Dynamic() (dynamic.Interface, error) {
 	return dynamic.NewForConfig(s.jsonLoopback())
+}
+
+// Definitions follows CustomResourceDefinitions as the API does that serves them, once it
+// is installed.
+func (s *Server) Definitions() cache.SharedIndexInformer { return s.definitions.Informer() }
+
+// Gateways is a client of the Gateway API, in process as Client.
+func (s *Server) Gateways() (gatewayclient.Interface, error) {
+	return gatewayclient.NewForConfig(s.jsonLoopback())
 }
 
 // Metadata returns a client for the metadata of objects of any kind.

@@ -125,6 +125,7 @@ func (r *rig) buildAs(ctx context.Context, dir, version string) error {
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
 		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
 		"shoal-fence": "./agent/fence/shoal-fence", "shoal-tunnel": "./cni/shoal-tunnel",
+		"shoal-gateway": "./agent/gatewayproxy/shoal-gateway",
 	} {
 		if err := r.buildOne(ctx, filepath.Join(dir, name), version, source); err != nil {
 			return err

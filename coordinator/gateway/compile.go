@@ -1,0 +1,644 @@
+package gateway
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/shoal-project/shoal/agent/gatewayfeed"
+)
+
+// Plan is what shall be. Statuses are of copies.
+type Plan struct {
+	Config    *gatewayfeed.Config
+	Classes   []*gatewayv1.GatewayClass
+	Gateways  []*gatewayv1.Gateway
+	Sets      []*gatewayv1.ListenerSet
+	HTTP      []*gatewayv1.HTTPRoute
+	GRPC      []*gatewayv1.GRPCRoute
+	TLS       []*gatewayv1.TLSRoute
+	TCP       []*gatewayv1.TCPRoute
+	UDP       []*gatewayv1.UDPRoute
+	Policies  []*gatewayv1.BackendTLSPolicy
+	Ingresses []*networkingv1.Ingress
+	Services  []*Wanted
+}
+
+type compiler struct {
+	*World
+	now      metav1.Time
+	plan     *Plan
+	gateways map[types.NamespacedName]*gateway
+	sets     map[types.NamespacedName]*set
+	order    []*gateway
+	policies policies
+}
+
+// gateway is one of a class of ours.
+type gateway struct {
+	obj       *gatewayv1.Gateway // a copy
+	listeners []*listener        // its sets' too, those that win conflicts first
+	sets      []*set
+	// accepted is false where nothing of it works.
+	accepted verdict
+	resolved *verdict // nil: there is nothing to resolve
+	backend  string   // the certificate shown to backends
+	service  *corev1.Service
+	wanted   *Wanted
+	addrs    []gatewayv1.GatewayStatusAddress
+	usable   verdict
+}
+
+// set is a ListenerSet of such a gateway.
+type set struct {
+	obj       *gatewayv1.ListenerSet
+	gw        *gateway // nil: it may not be its
+	listeners []*listener
+}
+
+// listener is an entry of either.
+type listener struct {
+	gatewayv1.Listener
+	gw         *gateway
+	set        *set // nil: of the gateway itself
+	namespace  string
+	generation int64
+	kinds      []gatewayv1.RouteGroupKind
+	accepted   verdict
+	resolved   verdict
+	conflicted verdict
+	attached   int32
+	feed       gatewayfeed.Listener
+	usable     bool // it may have routes
+}
+
+func (l *listener) path() string {
+	owner := l.gw.obj.Name
+	if l.set != nil {
+		owner = l.set.obj.Name
+	}
+	return l.namespace + "/" + owner + "/" + string(l.Name)
+}
+
+// Compile makes the plan.
+func Compile(w *World, now metav1.Time) *Plan {
+	c := &compiler{
+		World: w,
+		now:   now,
+		plan: &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{},
+			Authorities: map[string]string{}}},
+		gateways: map[types.NamespacedName]*gateway{},
+		sets:     map[types.NamespacedName]*set{},
+	}
+	c.classes()
+	c.attachSets()
+	for _, g := range c.order {
+		c.listeners(g)
+	}
+	c.services()
+	c.tlsPolicies()
+	c.routes()
+	c.assemble()
+	c.ingresses()
+	c.dropUnused()
+	c.statuses()
+	c.policyStatuses()
+	return c.plan
+}
+
+// classes finds the gateways that are ours.
+func (c *compiler) classes() {
+	ours := map[string]bool{}
+	for _, class := range c.Classes {
+		if class.Spec.ControllerName != Controller {
+			continue
+		}
+		out := class.DeepCopy()
+		v := yes(gatewayv1.GatewayClassReasonAccepted)
+		if class.Spec.ParametersRef != nil {
+			v = no(gatewayv1.GatewayClassReasonInvalidParameters, "the class takes no parameters")
+		}
+		ours[class.Name] = v.ok
+		c.set(&out.Status.Conditions, class.Generation, string(gatewayv1.GatewayClassConditionStatusAccepted), v)
+		out.Status.SupportedFeatures = nil
+		for _, name := range Features {
+			out.Status.SupportedFeatures = append(out.Status.SupportedFeatures,
+				gatewayv1.SupportedFeature{Name: gatewayv1.FeatureName(name)})
+		}
+		c.plan.Classes = append(c.plan.Classes, out)
+	}
+	for _, obj := range byAge(c.Gateways) {
+		if !ours[string(obj.Spec.GatewayClassName)] || obj.DeletionTimestamp != nil {
+			continue
+		}
+		g := &gateway{obj: obj.DeepCopy(), accepted: yes(gatewayv1.GatewayReasonAccepted)}
+		if i := obj.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
+			g.accepted = no(gatewayv1.GatewayReasonInvalidParameters, "Gateways take no parameters")
+		}
+		for _, a := range obj.Spec.Addresses {
+			if deref(a.Type, gatewayv1.IPAddressType) != gatewayv1.IPAddressType {
+				g.accepted = no(gatewayv1.GatewayReasonUnsupportedAddress, "addresses are IPAddresses")
+			}
+		}
+		for i := range g.obj.Spec.Listeners {
+			l := &listener{Listener: g.obj.Spec.Listeners[i], gw: g, namespace: obj.Namespace,
+				generation: obj.Generation}
+			g.listeners = append(g.listeners, l)
+		}
+		c.gateways[nameOf(obj)] = g
+		c.order = append(c.order, g)
+	}
+}
+
+// attachSets gives gateways the listeners of the sets that they let in.
+func (c *compiler) attachSets() {
+	for _, obj := range byAge(c.Sets) {
+		p := obj.Spec.ParentRef
+		if deref(p.Group, gatewayv1.GroupName) != gatewayv1.GroupName || deref(p.Kind, "Gateway") != "Gateway" ||
+			obj.DeletionTimestamp != nil {
+			continue
+		}
+		g := c.gateways[types.NamespacedName{Namespace: string(deref(p.Namespace,
+			gatewayv1.Namespace(obj.Namespace))), Name: string(p.Name)}]
+		if g == nil {
+			continue
+		}
+		s := &set{obj: obj.DeepCopy()}
+		c.sets[nameOf(obj)] = s
+		from, selector := gatewayv1.NamespacesFromNone, (*metav1.LabelSelector)(nil)
+		if a := g.obj.Spec.AllowedListeners; a != nil && a.Namespaces != nil {
+			from, selector = deref(a.Namespaces.From, gatewayv1.NamespacesFromNone), a.Namespaces.Selector
+		}
+		if !c.admits(from, selector, g.obj.Namespace, obj.Namespace) {
+			continue
+		}
+		s.gw = g
+		g.sets = append(g.sets, s)
+		for i := range s.obj.Spec.Listeners {
+			e := &s.obj.Spec.Listeners[i]
+			l := &listener{gw: g, set: s, namespace: obj.Namespace, generation: obj.Generation,
+				Listener: gatewayv1.Listener{
+					Name: e.Name, Hostname: e.Hostname, Port: e.Port, Protocol: e.Protocol, TLS: e.TLS,
+					AllowedRoutes: e.AllowedRoutes}}
+			s.listeners = append(s.listeners, l)
+			g.listeners = append(g.listeners, l)
+		}
+	}
+}
+
+// listeners says what each of a gateway's is worth.
+func (c *compiler) listeners(g *gateway) {
+	if b := g.obj.Spec.TLS; b != nil && b.Backend != nil && b.Backend.ClientCertificateRef != nil {
+		name, v := c.certificate(*b.Backend.ClientCertificateRef, "Gateway", g.obj.Namespace,
+			string(gatewayv1.GatewayReasonInvalidClientCertificateRef), string(gatewayv1.GatewayReasonRefNotPermitted))
+		if v.ok {
+			v = yes(gatewayv1.GatewayReasonResolvedRefs)
+		}
+		g.backend, g.resolved = name, &v
+	}
+	for i, l := range g.listeners {
+		l.feed = gatewayfeed.Listener{
+			Name: l.path(), Protocol: string(l.Protocol), Hostname: strings.ToLower(string(deref(l.Hostname, "")))}
+		l.resolved, l.accepted = yes(gatewayv1.ListenerReasonResolvedRefs), yes(gatewayv1.ListenerReasonAccepted)
+		l.conflicted = no(gatewayv1.ListenerReasonNoConflicts, "")
+		if !c.protocol(l) {
+			continue
+		}
+		c.kindsOf(l)
+		if l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType {
+			c.tlsOf(l)
+		}
+		for _, before := range g.listeners[:i] {
+			if v := conflict(before, l); v.ok &&
+				before.accepted.reason != string(gatewayv1.ListenerReasonUnsupportedProtocol) && !before.conflicted.ok {
+				l.conflicted, l.accepted = v, verdict{false, v.reason, v.message}
+				break
+			}
+		}
+		l.usable = l.accepted.ok && g.accepted.ok
+	}
+}
+
+// conflict tells why two listeners cannot both answer.
+func conflict(a, b *listener) verdict {
+	udp := func(l *listener) bool { return l.Protocol == gatewayv1.UDPProtocolType }
+	if a.Port != b.Port || udp(a) != udp(b) {
+		return verdict{}
+	}
+	secure := func(l *listener) bool {
+		return l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType
+	}
+	if a.Protocol != b.Protocol && !(secure(a) && secure(b)) {
+		return verdict{true, string(gatewayv1.ListenerReasonProtocolConflict), "the port speaks another protocol"}
+	}
+	if a.Protocol == gatewayv1.TCPProtocolType || udp(a) || a.feed.Hostname == b.feed.Hostname {
+		return verdict{true, string(gatewayv1.ListenerReasonHostnameConflict),
+			"another listener has the port and the host name"}
+	}
+	return verdict{}
+}
+
+func (c *compiler) protocol(l *listener) bool {
+	switch l.Protocol {
+	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType, gatewayv1.TLSProtocolType, gatewayv1.TCPProtocolType,
+		gatewayv1.UDPProtocolType:
+		return true
+	}
+	l.accepted = no(gatewayv1.ListenerReasonUnsupportedProtocol, fmt.Sprintf("protocol %q is not supported",
+		l.Protocol))
+	l.kinds = []gatewayv1.RouteGroupKind{}
+	return false
+}
+
+func routeKind(kind string) gatewayv1.RouteGroupKind {
+	group := gatewayv1.Group(gatewayv1.GroupName)
+	return gatewayv1.RouteGroupKind{Group: &group, Kind: gatewayv1.Kind(kind)}
+}
+
+// kindsOf are the kinds of routes that a listener takes.
+func (c *compiler) kindsOf(l *listener) {
+	var all []gatewayv1.RouteGroupKind
+	switch l.Protocol {
+	case gatewayv1.HTTPProtocolType, gatewayv1.HTTPSProtocolType:
+		all = []gatewayv1.RouteGroupKind{routeKind("HTTPRoute"), routeKind("GRPCRoute")}
+	case gatewayv1.TLSProtocolType:
+		all = []gatewayv1.RouteGroupKind{routeKind("TLSRoute")}
+	case gatewayv1.TCPProtocolType:
+		all = []gatewayv1.RouteGroupKind{routeKind("TCPRoute")}
+	case gatewayv1.UDPProtocolType:
+		all = []gatewayv1.RouteGroupKind{routeKind("UDPRoute")}
+	}
+	l.kinds = all
+	if l.AllowedRoutes == nil || len(l.AllowedRoutes.Kinds) == 0 {
+		return
+	}
+	l.kinds = []gatewayv1.RouteGroupKind{}
+	for _, k := range l.AllowedRoutes.Kinds {
+		i := slices.IndexFunc(all, func(a gatewayv1.RouteGroupKind) bool {
+			return a.Kind == k.Kind && deref(k.Group, gatewayv1.GroupName) == gatewayv1.GroupName
+		})
+		if i < 0 {
+			l.resolved = no(gatewayv1.ListenerReasonInvalidRouteKinds, fmt.Sprintf("%s is no kind of route for %s",
+				k.Kind, l.Protocol))
+			continue
+		}
+		l.kinds = append(l.kinds, all[i])
+	}
+}
+
+// tlsOf finds a listener's certificates.
+func (c *compiler) tlsOf(l *listener) {
+	from := "Gateway"
+	if l.set != nil {
+		from = "ListenerSet"
+	}
+	if l.TLS != nil && deref(l.TLS.Mode, gatewayv1.TLSModeTerminate) == gatewayv1.TLSModePassthrough {
+		if l.Protocol == gatewayv1.HTTPSProtocolType {
+			l.accepted = no(gatewayv1.ListenerReasonUnsupportedValue, "an HTTPS listener ends TLS")
+			return
+		}
+		l.feed.Passthrough = true
+		return
+	}
+	if l.TLS == nil || len(l.TLS.CertificateRefs) == 0 {
+		l.resolved = no(gatewayv1.ListenerReasonInvalidCertificateRef, "the listener names no certificate")
+		return
+	}
+	for _, ref := range l.TLS.CertificateRefs {
+		name, v := c.certificate(ref, from, l.namespace,
+			string(gatewayv1.ListenerReasonInvalidCertificateRef), string(gatewayv1.ListenerReasonRefNotPermitted))
+		if !v.ok {
+			l.resolved = v
+			continue
+		}
+		l.feed.Certificates = append(l.feed.Certificates, name)
+	}
+	c.clients(l)
+}
+
+// clients says which certificates a listener's clients show.
+func (c *compiler) clients(l *listener) {
+	t := l.gw.obj.Spec.TLS
+	if t == nil || t.Frontend == nil || l.Protocol != gatewayv1.HTTPSProtocolType {
+		return
+	}
+	v := t.Frontend.Default.Validation
+	for _, p := range t.Frontend.PerPort {
+		if p.Port == l.Port {
+			v = p.TLS.Validation
+		}
+	}
+	if v == nil {
+		return
+	}
+	l.feed.Clients = &gatewayfeed.ClientAuth{Insecure: v.Mode == gatewayv1.AllowInsecureFallback}
+	for _, ref := range v.CACertificateRefs {
+		namespace := string(deref(ref.Namespace, gatewayv1.Namespace(l.gw.obj.Namespace)))
+		name, bad := c.authority(string(ref.Group), string(ref.Kind), types.NamespacedName{Namespace: namespace,
+			Name: string(ref.Name)},
+			&reference{group: gatewayv1.GroupName, kind: "Gateway", namespace: l.gw.obj.Namespace,
+				toKind: string(ref.Kind), toNamespace: namespace, toName: string(ref.Name)})
+		switch bad {
+		case nil:
+			l.feed.Clients.Authorities = append(l.feed.Clients.Authorities, name)
+		case errKind:
+			l.resolved = no(gatewayv1.ListenerReasonInvalidCACertificateKind,
+				"a CA certificate is in a ConfigMap or Secret")
+		case errForbidden:
+			l.resolved = no(gatewayv1.ListenerReasonRefNotPermitted, "no ReferenceGrant permits the CA certificate")
+		default:
+			l.resolved = no(gatewayv1.ListenerReasonInvalidCACertificateRef, bad.Error())
+		}
+	}
+	if len(l.feed.Clients.Authorities) == 0 {
+		l.accepted = no(gatewayv1.ListenerReasonNoValidCACertificate,
+			"no CA certificate that clients are verified by is valid")
+	}
+}
+
+// certificate reads a Secret's; its name in the configuration says what is in it, so that
+// one that changes is another.
+func (c *compiler) certificate(ref gatewayv1.SecretObjectReference, kind, namespace, invalid,
+	forbidden string) (string, verdict) {
+	if deref(ref.Group, "") != "" || deref(ref.Kind, "Secret") != "Secret" {
+		return "", verdict{false, invalid, "a certificate is in a Secret"}
+	}
+	to := types.NamespacedName{Namespace: string(deref(ref.Namespace, gatewayv1.Namespace(namespace))),
+		Name: string(ref.Name)}
+	if !c.permitted(reference{gatewayv1.GroupName, kind, namespace, "", "Secret", to.Namespace, to.Name}) {
+		return "", verdict{false, forbidden, fmt.Sprintf("no ReferenceGrant permits Secret %s", to)}
+	}
+	name, err := c.secret(to)
+	if err != nil {
+		return "", verdict{false, invalid, err.Error()}
+	}
+	return name, verdict{ok: true}
+}
+
+func (c *compiler) secret(to types.NamespacedName) (string, error) {
+	s := c.Secret(to)
+	if s == nil {
+		return "", fmt.Errorf("there is no Secret %s", to)
+	}
+	chain, key := s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]
+	if s.Type != corev1.SecretTypeTLS || len(chain) == 0 {
+		return "", fmt.Errorf("secret %s is not of type %s", to, corev1.SecretTypeTLS)
+	}
+	if _, err := tls.X509KeyPair(chain, key); err != nil {
+		return "", fmt.Errorf("secret %s has no certificate with its key: %w", to, err)
+	}
+	name := to.String() + "@" + digest(string(chain)+"\x00"+string(key))
+	c.plan.Config.Certificates[name] = gatewayfeed.Certificate{Chain: string(chain), Key: string(key)}
+	return name, nil
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:8])
+}
+
+var (
+	errKind      = errors.New("it is of another kind")
+	errForbidden = errors.New("no ReferenceGrant permits it")
+)
+
+// authority reads a bundle; from nil: of the same namespace.
+func (c *compiler) authority(group, kind string, to types.NamespacedName, from *reference) (string, error) {
+	if group != "" || kind != "ConfigMap" && kind != "Secret" {
+		return "", errKind
+	}
+	if from != nil && !c.permitted(*from) {
+		return "", errForbidden
+	}
+	var pem string
+	if kind == "Secret" {
+		s := c.Secret(to)
+		if s == nil {
+			return "", fmt.Errorf("there is no Secret %s", to)
+		}
+		pem = string(s.Data["ca.crt"])
+	} else {
+		m := c.ConfigMap(to)
+		if m == nil {
+			return "", fmt.Errorf("there is no ConfigMap %s", to)
+		}
+		pem = m.Data["ca.crt"]
+	}
+	if !hasCertificate(pem) {
+		return "", fmt.Errorf("%s %s has no certificate in ca.crt", kind, to)
+	}
+	name := kind + "/" + to.String() + "@" + digest(pem)
+	c.plan.Config.Authorities[name] = pem
+	return name, nil
+}
+
+// assemble gives each port its listeners.
+func (c *compiler) assemble() {
+	ports := map[string]*gatewayfeed.Port{}
+	for _, g := range c.order {
+		for _, l := range g.listeners {
+			if !l.usable || !l.resolvedTLS() {
+				continue
+			}
+			number := g.number(l)
+			if number == 0 {
+				continue
+			}
+			p := gatewayfeed.Port{Number: number, Public: uint16(l.Port), Listeners: []gatewayfeed.Listener{l.feed}}
+			if old := ports[p.Key()]; old != nil {
+				old.Listeners = append(old.Listeners, l.feed)
+			} else {
+				ports[p.Key()] = &p
+			}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(ports)) {
+		c.plan.Config.Ports = append(c.plan.Config.Ports, *ports[key])
+	}
+}
+
+// dropUnused leaves only certificates that a listener or backend of the configuration names.
+func (c *compiler) dropUnused() {
+	used := map[string]bool{}
+	for _, p := range c.plan.Config.Ports {
+		for _, l := range p.Listeners {
+			for _, n := range l.Certificates {
+				used[n] = true
+			}
+			if l.Clients != nil {
+				for _, n := range l.Clients.Authorities {
+					used[n] = true
+				}
+			}
+		}
+	}
+	c.plan.Config.Backends(func(b *gatewayfeed.Backend, _ bool) {
+		if b.TLS != nil {
+			used[b.TLS.Certificate] = true
+			for _, n := range b.TLS.Authorities {
+				used[n] = true
+			}
+		}
+	})
+	maps.DeleteFunc(c.plan.Config.Certificates, func(n string, _ gatewayfeed.Certificate) bool { return !used[n] })
+	maps.DeleteFunc(c.plan.Config.Authorities, func(n string, _ string) bool { return !used[n] })
+}
+
+// resolvedTLS is false where TLS cannot be ended.
+func (l *listener) resolvedTLS() bool {
+	secure := l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType
+	return !secure || l.feed.Passthrough || len(l.feed.Certificates) > 0
+}
+
+// statuses are those of gateways and sets.
+func (c *compiler) statuses() {
+	for _, g := range c.order {
+		c.gatewayStatus(g)
+		c.plan.Gateways = append(c.plan.Gateways, g.obj)
+	}
+	for _, s := range slices.SortedFunc(maps.Values(c.sets), func(a, b *set) int {
+		return cmp.Compare(nameOf(a.obj).String(), nameOf(b.obj).String())
+	}) {
+		c.setStatus(s)
+		c.plan.Sets = append(c.plan.Sets, s.obj)
+	}
+}
+
+func (g *gateway) valid(list []*listener) int {
+	n := 0
+	for _, l := range list {
+		if l.usable {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *compiler) gatewayStatus(g *gateway) {
+	st := &g.obj.Status
+	own := slices.DeleteFunc(slices.Clone(g.listeners), func(l *listener) bool { return l.set != nil })
+	accepted := g.accepted
+	valid := g.valid(g.listeners)
+	if accepted.ok && valid < len(own) && valid == 0 {
+		accepted = no(gatewayv1.GatewayReasonListenersNotValid, "no listener is valid")
+	} else if accepted.ok && g.valid(own) < len(own) {
+		accepted = verdict{true, string(gatewayv1.GatewayReasonListenersNotValid), "some listeners are not valid"}
+	}
+	st.Addresses = g.addrs
+	programmed := yes(gatewayv1.GatewayReasonProgrammed)
+	switch {
+	case !accepted.ok:
+		programmed = no(gatewayv1.GatewayReasonInvalid, "the Gateway is not accepted")
+	case !g.usable.ok:
+		programmed = g.usable
+	}
+	c.set(&st.Conditions, g.obj.Generation, string(gatewayv1.GatewayConditionAccepted), accepted)
+	c.set(&st.Conditions, g.obj.Generation, string(gatewayv1.GatewayConditionProgrammed), programmed)
+	if g.resolved != nil {
+		c.set(&st.Conditions, g.obj.Generation, string(gatewayv1.GatewayConditionResolvedRefs), *g.resolved)
+	} else {
+		unset(&st.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
+	}
+	insecure := slices.ContainsFunc(own, func(l *listener) bool {
+		return l.feed.Clients != nil &&
+			l.feed.Clients.Insecure
+	})
+	if insecure {
+		c.set(&st.Conditions, g.obj.Generation, string(gatewayv1.GatewayConditionInsecureFrontendValidationMode),
+			verdict{true, string(gatewayv1.GatewayReasonConfigurationChanged), "clients need no valid certificate"})
+	} else {
+		unset(&st.Conditions, string(gatewayv1.GatewayConditionInsecureFrontendValidationMode))
+	}
+	attached := int32(0)
+	for _, s := range g.sets {
+		if s.valid() > 0 {
+			attached++
+		}
+	}
+	st.AttachedListenerSets = &attached
+	old := st.Listeners
+	st.Listeners = nil
+	for _, l := range own {
+		ls := gatewayv1.ListenerStatus{Name: l.Name, SupportedKinds: l.kinds, AttachedRoutes: l.attached}
+		for i := range old {
+			if old[i].Name == l.Name {
+				ls.Conditions = old[i].Conditions
+			}
+		}
+		c.listenerConditions(l, &ls.Conditions)
+		st.Listeners = append(st.Listeners, ls)
+	}
+}
+
+func (c *compiler) listenerConditions(l *listener, list *[]metav1.Condition) {
+	programmed := yes(gatewayv1.ListenerReasonProgrammed)
+	switch {
+	case l.conflicted.ok:
+		programmed = no(l.conflicted.reason, l.conflicted.message)
+	case !l.usable || !l.resolvedTLS() || !l.resolved.ok:
+		programmed = no(gatewayv1.ListenerReasonInvalid, cmp.Or(l.accepted.message, l.resolved.message))
+	case l.gw.number(l) == 0:
+		programmed = no(gatewayv1.ListenerReasonPending, "the Gateway's Service is being made")
+	}
+	accepted := l.accepted
+	c.set(list, l.generation, string(gatewayv1.ListenerConditionAccepted), accepted)
+	c.set(list, l.generation, string(gatewayv1.ListenerConditionProgrammed), programmed)
+	c.set(list, l.generation, string(gatewayv1.ListenerConditionResolvedRefs), l.resolved)
+	c.set(list, l.generation, string(gatewayv1.ListenerConditionConflicted), l.conflicted)
+}
+
+// valid counts the listeners that answer; one without its certificate does not.
+func (s *set) valid() (n int) {
+	for _, l := range s.listeners {
+		if l.usable && l.resolvedTLS() {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *compiler) setStatus(s *set) {
+	st, generation := &s.obj.Status, s.obj.Generation
+	accepted, programmed := yes(gatewayv1.ListenerSetReasonAccepted), yes(gatewayv1.ListenerSetReasonProgrammed)
+	switch {
+	case s.gw == nil:
+		accepted = no(gatewayv1.ListenerSetReasonNotAllowed, "the Gateway does not let the namespace's listeners in")
+		programmed = accepted
+		st.Listeners = nil
+	case !s.gw.accepted.ok:
+		accepted = no(gatewayv1.ListenerSetReasonParentNotAccepted, "the Gateway is not accepted")
+		programmed = accepted
+	case s.valid() == 0:
+		accepted = no(gatewayv1.ListenerSetReasonListenersNotValid, "no listener is valid")
+		programmed = accepted
+	case s.valid() < len(s.listeners):
+		accepted.reason, accepted.message = string(gatewayv1.ListenerSetReasonListenersNotValid),
+			"some listeners are not valid"
+	}
+	c.set(&st.Conditions, generation, string(gatewayv1.ListenerSetConditionAccepted), accepted)
+	c.set(&st.Conditions, generation, string(gatewayv1.ListenerSetConditionProgrammed), programmed)
+	old := st.Listeners
+	st.Listeners = nil
+	for _, l := range s.listeners {
+		ls := gatewayv1.ListenerEntryStatus{Name: l.Name, SupportedKinds: l.kinds, AttachedRoutes: l.attached}
+		for i := range old {
+			if old[i].Name == l.Name {
+				ls.Conditions = old[i].Conditions
+			}
+		}
+		c.listenerConditions(l, &ls.Conditions)
+		st.Listeners = append(st.Listeners, ls)
+	}
+}

@@ -1,0 +1,9 @@
+// Package gatewaystream follows what Gateways and Ingresses are made of, has package gateway
+// compile it, and tells nodes; where the coordinator leads, it writes statuses and Services.
+//
+//	definitions, IngressClasses ─ one of ours? ─> informers ─> compile ─┬─> lines to nodes
+//	                                                                   └─> statuses, Services
+//
+// Until a class asks for it nothing is followed that was not followed anyway, but
+// GatewayClasses once the API serves them.
+package gatewaystream
