@@ -132,7 +132,8 @@ var userAgent = "kubelet/" + node.Version + " shoal-agent"
 // build makes every part, in the order in which they need each other, and returns
 // what runs as long as the agent, and what closes it. A part may end the agent.
 func build(
-	ctx context.Context, end context.CancelCauseFunc, cfg *config.Config, manager process.ServiceManager, log *slog.Logger,
+	ctx context.Context, end context.CancelCauseFunc, cfg *config.Config, manager process.ServiceManager,
+	log *slog.Logger,
 ) ([]task, func(), error) {
 	if err := stopOverdue(cfg, host.BootID(), log); err != nil { // before all that takes time or fails
 		return nil, nil, err
