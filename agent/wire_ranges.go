@@ -16,7 +16,7 @@ import (
 )
 
 // adoptRanges adds to the configuration what the cluster has got since it was written:
-// ranges of the other address family behind those that it has. Whatever else differs is
+// ranges behind those that it has, of the other address family or, for pods, of the same. Whatever else differs is
 // the administrator's. It tells whether something was added.
 func adoptRanges(cfg *config.Config, n *corev1.Node, log *slog.Logger) bool {
 	if n == nil {
@@ -27,35 +27,39 @@ func adoptRanges(cfg *config.Config, n *corev1.Node, log *slog.Logger) bool {
 		log.Warn("the cluster's ranges are not read; those of the configuration hold", "err", err)
 		return false
 	}
-	pods, services := widened(cfg.ClusterCIDR, told.Pods), widened(cfg.ServiceCIDR, told.Services)
-	dns := cfg.ClusterDNS
-	if more := addrs(strings.Split(told.DNS, ",")); followed(addrs(dns), more) && more[0].Is4() != more[1].Is4() {
-		dns = strings.Split(told.DNS, ",")
+	next := *cfg
+	next.ClusterCIDR, next.ServiceCIDR = widened(cfg.ClusterCIDR, told.Pods), widened(cfg.ServiceCIDR, told.Services)
+	if more := addrs(strings.Split(told.DNS, ",")); followed(addrs(cfg.ClusterDNS), more) {
+		next.ClusterDNS = strings.Split(told.DNS, ",")
 	}
-	if pods == cfg.ClusterCIDR && services == cfg.ServiceCIDR && len(dns) == len(cfg.ClusterDNS) {
+	if next.ClusterCIDR == cfg.ClusterCIDR && next.ServiceCIDR == cfg.ServiceCIDR &&
+		len(next.ClusterDNS) == len(cfg.ClusterDNS) {
 		return false
 	}
-	cfg.ClusterCIDR, cfg.ServiceCIDR, cfg.ClusterDNS = pods, services, dns
+	if err := next.Validate(); err != nil {
+		log.Warn("the cluster's ranges are not used; those of the configuration hold", "err", err)
+		return false
+	}
+	*cfg = next
 	return true
 }
 
-// widened is a range with the one of the other family that follows it in what was told.
+// widened is what was told, if that is what there is and more.
 func widened(have, told string) string {
-	list := cidr.Parse(told)
-	if followed(cidr.Parse(have), list) && list[0].Addr().Is4() != list[1].Addr().Is4() {
+	if followed(cidr.Parse(have), cidr.Parse(told)) {
 		return told
 	}
 	return have
 }
 
-// followed tells whether told are two, of which the first is all that there is.
+// followed tells whether told begins with all that there is, and goes on.
 func followed[T netip.Addr | netip.Prefix](have, told []T) bool {
-	return len(have) == 1 && len(told) == 2 && have[0] == told[0]
+	return len(told) > len(have) && slices.Equal(told[:len(have)], have)
 }
 
 // errRanges ends the agent: what runs on its node goes on, and the agent that the service
 // manager starts in its place takes the ranges from the checkpoint.
-var errRanges = errors.New("the cluster has got ranges of a second address family; the agent starts again with them")
+var errRanges = errors.New("the cluster has got further ranges; the agent starts again with them")
 
 // rangesWatch ends the agent when its Node tells of further ranges.
 type rangesWatch struct {

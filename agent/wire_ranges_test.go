@@ -26,14 +26,17 @@ func TestAdoptRanges(t *testing.T) {
 			"10.244.0.0/16 " + services + " [10.96.0.10]"},
 		{"another_first", gossip.Ranges{Pods: "10.245.0.0/16,fd00:1::/56", Services: "10.97.0.0/16,fd00:2::/112"}.Text(),
 			had},
-		{"one_family", gossip.Ranges{Pods: "10.244.0.0/16,10.245.0.0/16", Services: services + ",fd00:3::/112",
-			DNS: "10.96.0.10,10.96.0.11"}.Text(), had},
+		{"one_family", gossip.Ranges{Pods: "10.244.0.0/16,10.245.0.0/16", Services: "10.96.0.0/16"}.Text(),
+			"10.244.0.0/16,10.245.0.0/16 10.96.0.0/16 [10.96.0.10]"},
+		{"many_of_Services", gossip.Ranges{Pods: pods, Services: services + ",fd00:3::/112"}.Text(), had},
+		{"overlap", gossip.Ranges{Pods: "10.244.0.0/16,10.244.1.0/24", Services: services}.Text(), had},
 		{"no_ranges", `{"pods": "10.244.0.0/16,x", "services": ","}`, had},
 		{"no_JSON", "x", had},
 		{"long", full[:len(full)-1] + fmt.Sprintf(`, "more": %01000d}`, 0), had},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := config.Default()
+			cfg.NodeName = "n"
 			n := &corev1.Node{}
 			n.Annotations = map[string]string{gossip.RangesAnnotation: c.told}
 			added := adoptRanges(&cfg, n, slog.New(slog.DiscardHandler))

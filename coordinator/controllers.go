@@ -92,7 +92,7 @@ type controllerDeps struct {
 	Config *rest.Config
 	// PodRanges are the ranges of pods, the primary family's first.
 	PodRanges []nodeipam.Range
-	Told      gossip.Ranges // of both families; empty: nodes are told nothing
+	Told      gossip.Ranges // of several ranges; empty: nodes are told nothing
 	// ServiceCIDRs are the ranges of cluster IPs, the primary family's first.
 	ServiceCIDRs []string
 	// VirtualAddress leads to whichever coordinator lives; not valid: there is none.

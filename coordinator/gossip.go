@@ -26,7 +26,7 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods, err := config.Prefixes(s.cfg.ClusterCIDR)
+	pods, err := s.cfg.PodRanges()
 	if err != nil {
 		return nil, err
 	}

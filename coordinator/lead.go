@@ -71,7 +71,7 @@ func podRanges(cfg config.Config, cluster []netip.Prefix) (out []nodeipam.Range)
 	return out
 }
 
-// rangesOf are the ranges that nodes are told: of a cluster with both address families.
+// rangesOf are the ranges that nodes are told: of a cluster that has several.
 func rangesOf(cfg config.Config) gossip.Ranges {
 	if !strings.Contains(cfg.ClusterCIDR+cfg.ServiceCIDR, ",") {
 		return gossip.Ranges{}
@@ -84,7 +84,7 @@ func rangesOf(cfg config.Config) gossip.Ranges {
 }
 
 func (s parts) leaders(process context.Context) ([]runner, error) {
-	clusterCIDRs, err := config.Prefixes(s.cfg.ClusterCIDR)
+	clusterCIDRs, err := s.cfg.PodRanges()
 	if err != nil {
 		return nil, fmt.Errorf("clusterCIDR: %w", err)
 	}

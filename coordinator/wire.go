@@ -363,7 +363,7 @@ func kindEnv(cfg config.Config, kubelets *kubelet.Transports) (kind.Env, error) 
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("serviceCIDR: %w", err)
 	}
-	pods, err := config.Prefixes(cfg.ClusterCIDR)
+	pods, err := cfg.PodRanges()
 	if err != nil {
 		return kind.Env{}, fmt.Errorf("clusterCIDR: %w", err)
 	}

@@ -261,3 +261,30 @@ func TestStubDomains(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoFamilies: DS-5; a pair has one of each family.
+func TestTwoFamilies(t *testing.T) {
+	for _, c := range []struct {
+		set func(*Config)
+		bad string // the field that is refused, "" for none
+	}{
+		{func(c *Config) { c.NodeIP = "192.0.2.1, 2001:db8::1" }, ""},
+		{func(c *Config) { c.NodeIP = "192.0.2.1,192.0.2.2" }, "nodeIP"},
+		{func(c *Config) { c.NodeIP = "0.0.0.0,2001:db8::1" }, "nodeIP"},
+		{func(c *Config) { c.NodeIP = "192.0.2.1,::" }, "nodeIP"},
+		{func(c *Config) { c.ClusterCIDR = "fd00:1::/56,10.244.0.0/16,10.245.0.0/16" }, ""},
+		{func(c *Config) { c.ClusterCIDR = "10.244.0.0/16,10.244.1.0/24" }, "clusterCIDR"},
+		{func(c *Config) { c.ServiceCIDR = "10.96.0.0/16,fd00:2::/112" }, ""},
+		{func(c *Config) { c.ServiceCIDR = "10.96.0.0/16,10.97.0.0/16" }, "serviceCIDR"},
+		{func(c *Config) { c.PodCIDR = "10.244.1.0/24,fd00:1::/64" }, ""},
+		{func(c *Config) { c.PodCIDR = "10.244.1.0/24," }, "podCIDR"},
+	} {
+		cfg := Default()
+		cfg.NodeName = "n"
+		c.set(&cfg)
+		err := cfg.Validate()
+		if c.bad == "" && err != nil || c.bad != "" && (err == nil || !strings.Contains(err.Error(), c.bad)) {
+			t.Errorf("%q %q %q %q: %v, want %q", cfg.NodeIP, cfg.ClusterCIDR, cfg.ServiceCIDR, cfg.PodCIDR, err, c.bad)
+		}
+	}
+}

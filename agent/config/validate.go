@@ -70,7 +70,11 @@ func (c *Config) Validate() error {
 		if r.cidr == "" {
 			continue
 		}
-		validateRanges(r.cidr, func(format string, args ...any) { bad(r.field, format, args...) })
+		most := 1 // of a family
+		if r.field == "clusterCIDR" {
+			most = maxPodRanges
+		}
+		validateRanges(r.cidr, most, func(format string, args ...any) { bad(r.field, format, args...) })
 	}
 	if c.Tracing != nil {
 		c.Tracing.validate(bad)
@@ -141,19 +145,28 @@ func (c *Config) Validate() error {
 	return errors.Join(append(errs, c.Hollow.validate(c.Kubeconfig))...)
 }
 
-// validateRanges checks a range, or one of each family with a comma between.
-func validateRanges(text string, bad func(format string, args ...any)) {
+// maxPodRanges is the coordinator's.
+const maxPodRanges = 16
+
+// validateRanges checks ranges with commas between, of which there are at most so many of
+// each family.
+func validateRanges(text string, most int, bad func(format string, args ...any)) {
 	var found []netip.Prefix
+	families := map[bool]int{}
 	for one := range strings.SplitSeq(text, ",") {
 		p, err := netip.ParsePrefix(strings.TrimSpace(one))
 		if err != nil {
 			bad("%q is not a CIDR", one)
 			return
 		}
+		if slices.ContainsFunc(found, p.Overlaps) {
+			bad("%q overlaps another range", one)
+		}
 		found = append(found, p)
+		families[p.Addr().Is4()]++
 	}
-	if len(found) > 2 || len(found) == 2 && found[0].Addr().Is4() == found[1].Addr().Is4() {
-		bad("%q: at most one range of each family", text)
+	if max(families[true], families[false]) > most {
+		bad("%q: more ranges of one family than %d", text, most)
 	}
 }
 

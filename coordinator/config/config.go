@@ -313,9 +313,9 @@ func (c Config) Validate() error {
 	if err != nil {
 		bad("serviceCIDR", c.ServiceCIDR, "give a range such as 10.96.0.0/16")
 	}
-	pods, err := Prefixes(c.ClusterCIDR)
+	pods, err := c.PodRanges()
 	if err != nil {
-		bad("clusterCIDR", c.ClusterCIDR, "give a range such as 10.244.0.0/16")
+		bad("clusterCIDR", c.ClusterCIDR, "give a range such as 10.244.0.0/16, or some that do not overlap")
 	}
 	for _, p := range pods {
 		field, size, most := "nodeCIDRMaskSizeIPv4", c.NodeCIDRMaskSizeIPv4, 30
@@ -376,6 +376,30 @@ func Prefixes(s string) ([]netip.Prefix, error) {
 	}
 	if len(out) > 2 || len(out) == 2 && out[0].Addr().Is4() == out[1].Addr().Is4() {
 		return nil, errors.New("at most one range of each family")
+	}
+	return out, nil
+}
+
+// maxPodRanges bounds how many ranges pods have: agents compare addresses with each.
+const maxPodRanges = 16
+
+// PodRanges are those of the ClusterCIDR, of which the first one's family is the primary
+// one. Of a family the first with room counts, so that a range may be added to one that
+// is full.
+func (c Config) PodRanges() ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, part := range strings.Split(c.ClusterCIDR, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(out, p.Overlaps) {
+			return nil, fmt.Errorf("%s overlaps another range", p)
+		}
+		out = append(out, p.Masked())
+	}
+	if len(out) > maxPodRanges {
+		return nil, fmt.Errorf("more than %d ranges", maxPodRanges)
 	}
 	return out, nil
 }

@@ -5,6 +5,20 @@ import (
 	"testing"
 )
 
+// TestPodRanges: several of a family may be there, each by itself.
+func TestPodRanges(t *testing.T) {
+	for text, want := range map[string]int{
+		"10.244.0.0/16": 1, "10.244.0.0/16,10.245.0.0/16, fd00::/56": 3, "10.244.0.0/16,10.244.1.0/24": 0,
+		"fd00::/56,fd00::/64": 0, "10.244.0.0/16,": 0,
+	} {
+		c := Default()
+		c.ClusterCIDR = text
+		if got, err := c.PodRanges(); len(got) != want || (err == nil) != (want > 0) {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}
+
 // TestNodeCIDRMaskSizes: each Node's part is one of the range's, of which there are not too
 // many.
 func TestNodeCIDRMaskSizes(t *testing.T) {

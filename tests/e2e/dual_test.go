@@ -182,13 +182,8 @@ func TestBecomesDualStack(t *testing.T) {
 	before := f.k("get", "pods", "-o", ids)
 
 	// The coordinator's configuration alone is changed.
-	file := filepath.Join(f.Dir, "coordinator.yaml")
-	data, err := os.ReadFile(file)
-	f.must(err)
-	wider := strings.NewReplacer("clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS, "10.244.0.0/16", bothPods,
+	f.reconfigure("clusterDNS: 10.96.0.10", "clusterDNS: "+bothDNS, "10.244.0.0/16", bothPods,
 		"10.96.0.0/16", bothServices)
-	f.must(os.WriteFile(file, []byte(wider.Replace(string(data))), 0o600))
-	f.Kill(t, "coordinator")
 	for i, node := range []string{"node1", "node2"} {
 		first := fmt.Sprintf("10.244.%d.0/24 fd00:10:244:", i)
 		harness.Eventually(t, node+" has a range of each family", func() (bool, string) {
@@ -196,13 +191,7 @@ func TestBecomesDualStack(t *testing.T) {
 			return err == nil && strings.HasPrefix(out, first), fmt.Sprint(out, err)
 		})
 	}
-	// Agents end by themselves, and are started again: the first by `shoal up`.
-	harness.Eventually(t, "the second agent ends", func() (bool, string) {
-		log, err := os.ReadFile(filepath.Join(second.Dir, "agent.log"))
-		return strings.Contains(string(log), "the agent starts again with them"), fmt.Sprint(err)
-	})
-	f.must(second.Kill())
-	f.must(second.Start())
+	f.restarts(second)
 	f.is(f.Address+" "+v6, "node/node1", `{.status.addresses[?(@.type=="InternalIP")].address}`)
 	f.is(second.Address+" "+second.Address6(), "node/node2", `{.status.addresses[?(@.type=="InternalIP")].address}`)
 
@@ -222,6 +211,63 @@ func TestBecomesDualStack(t *testing.T) {
 	f.is(first+` ["IPv4","IPv6"]`, "service/web", "{.spec.clusterIP} {.spec.ipFamilies}")
 	f.gets("client", at(f.k("get", "service", "web", "-o", "jsonpath={.spec.clusterIPs[1]}"), "80"))
 	f.answers("client", "fd00:10:96::a", "aaaa", "web.default.svc.cluster.local", "fd00:10:96::")
+}
+
+// TestMorePodRanges: a cluster whose range for pods is used up gets another one, and goes
+// on with it while pods run.
+func TestMorePodRanges(t *testing.T) {
+	t.Parallel() // with a cluster of its own
+	f, _ := newFamilies(t, "more")
+	const full, more = "10.244.0.0/24", "10.244.0.0/24,10.250.0.0/16"
+	f.must(f.Up("--node-ip", f.Address, "--cluster-cidr", full))
+	second, err := f.Host("node2", func(_ *harness.Agent, c *agentconfig.Config) { c.ClusterCIDR = full })
+	f.must(err)
+	f.must(second.Start())
+	f.MustWith(t, podsOnBoth, "apply", "-f", "-")
+	f.k("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+	f.is("CIDRNotAvailable", "events -n default --field-selector=reason=CIDRNotAvailable", "{.items[0].reason}")
+	before := f.k("get", "pod", "client", "-o", "jsonpath={.status.containerStatuses[0].containerID} {.status.podIPs}")
+	f.reconfigure("clusterCIDR: "+full, "clusterCIDR: "+more)
+	f.is("10.250.0.0/24", "node/node2", "{.spec.podCIDRs[*]}")
+	f.restarts(second)
+	f.is("2", "daemonset/web", "{.status.numberReady}")
+	ips := f.k("get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}")
+	if !strings.Contains(ips, "10.250.0.") {
+		t.Errorf("addresses %s, none of the second range", ips)
+	}
+	for ip := range strings.FieldsSeq(ips) {
+		f.gets("client", at(ip, "8080"))
+	}
+	harness.Eventually(t, "the first node does not masquerade what goes to the second range", func() (bool, string) {
+		out, err := harness.Command(f.NetNS, "nft", "list", "chain", "ip", "shoal-pods", "postrouting").CombinedOutput()
+		return strings.Contains(string(out), "ip daddr 10.250.0.0/16 return"), fmt.Sprint(string(out), err)
+	})
+	after := f.k("get", "pod", "client", "-o", "jsonpath={.status.containerStatuses[0].containerID} {.status.podIPs}")
+	if after != before {
+		t.Errorf("a pod that runs was touched: before %s, then %s", before, after)
+	}
+}
+
+// reconfigure replaces words of the coordinator's configuration, and has it start again.
+func (f families) reconfigure(oldNew ...string) {
+	f.t.Helper()
+	file := filepath.Join(f.Dir, "coordinator.yaml")
+	data, err := os.ReadFile(file)
+	f.must(err)
+	f.must(os.WriteFile(file, []byte(strings.NewReplacer(oldNew...).Replace(string(data))), 0o600))
+	f.Kill(f.t, "coordinator")
+}
+
+// restarts waits until an agent has ended by itself for further ranges, and starts it again:
+// nobody else does. The first node's is started by `shoal up`.
+func (f families) restarts(a *harness.Agent) {
+	f.t.Helper()
+	harness.Eventually(f.t, "an agent ends", func() (bool, string) {
+		log, err := os.ReadFile(filepath.Join(a.Dir, "agent.log"))
+		return strings.Contains(string(log), "the agent starts again with them"), fmt.Sprint(err)
+	})
+	f.must(a.Kill())
+	f.must(a.Start())
 }
 
 // TestIPv6Alone: a cluster of IPv6, on machines that have no other address.

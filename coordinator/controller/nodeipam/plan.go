@@ -128,6 +128,12 @@ func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 	return block, nil
 }
 
+// gave tells whether the node holds a block of the range.
+func (b *blocks) gave(node string, uid types.UID) bool {
+	have, ok := b.holders[node]
+	return ok && have.uid == uid && slices.ContainsFunc(have.holds, b.cluster.Overlaps)
+}
+
 // number is that of the block which an address of the range is in: the address's
 // bits between those of the range and those of a block.
 func (b *blocks) number(a netip.Addr) uint32 {

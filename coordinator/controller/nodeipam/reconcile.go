@@ -37,10 +37,10 @@ type reconciler struct {
 	told string
 
 	mu     sync.Mutex
-	blocks []*blocks // of each range, the primary family's first
+	blocks []*blocks // of each range, the primary family's first; of a family in their order
 }
 
-// New builds the controller for a cluster's pod ranges, one or one of each family. Each
+// New builds the controller for a cluster's pod ranges, some of one family or of each. Each
 // Node is told all the cluster's ranges, unless they are empty.
 func New(env controller.Env, cluster []Range, told gossip.Ranges) (*controller.Loop, error) {
 	nodes := env.Informers.Core().V1().Nodes()
@@ -87,14 +87,21 @@ func (r *reconciler) lacks(node *corev1.Node) bool {
 	return len(r.absent(node)) > 0 || r.told != "" && node.Annotations[gossip.RangesAnnotation] != r.told
 }
 
-// absent are the blocks that a node is to be given one of: of each range, or, where it
-// has some, of a family that it has none of. A cluster that gets a second family gives
-// each of its nodes a block of it.
-func (r *reconciler) absent(node *corev1.Node) (out []*blocks) {
+// absent are the families that a node is to be given a block of, as the ranges where
+// there may be one: a node has one of each family. A cluster that gets a second family
+// gives each of its nodes a block of it.
+func (r *reconciler) absent(node *corev1.Node) (out [][]*blocks) {
 	has := held(node)
 	for _, b := range r.blocks {
-		if !slices.ContainsFunc(has, func(p netip.Prefix) bool { return p.Addr().Is4() == b.cluster.Addr().Is4() }) {
-			out = append(out, b)
+		same := func(p netip.Prefix) bool { return p.Addr().Is4() == b.cluster.Addr().Is4() }
+		if slices.ContainsFunc(has, same) {
+			continue
+		}
+		i := slices.IndexFunc(out, func(list []*blocks) bool { return same(list[0].cluster) })
+		if i < 0 {
+			out = append(out, []*blocks{b})
+		} else {
+			out[i] = append(out[i], b)
 		}
 	}
 	return out
@@ -169,8 +176,8 @@ func (r *reconciler) give(node *corev1.Node) (given []string, err error) {
 	for _, p := range held(node) {
 		given = append(given, p.String())
 	}
-	for _, b := range r.absent(node) {
-		block, err := b.give(node.Name, node.UID)
+	for _, family := range r.absent(node) {
+		block, err := giveOne(family, node)
 		if err != nil {
 			r.freeOf(node.Name, node.UID)
 			for _, b := range r.blocks {
@@ -181,4 +188,20 @@ func (r *reconciler) give(node *corev1.Node) (given []string, err error) {
 		given = append(given, block.String())
 	}
 	return given, nil
+}
+
+// giveOne takes a block of the first of a family's ranges that has one, or that the node
+// was given one of before.
+func giveOne(family []*blocks, node *corev1.Node) (block netip.Prefix, err error) {
+	for _, b := range family {
+		if b.gave(node.Name, node.UID) {
+			return b.give(node.Name, node.UID)
+		}
+	}
+	for _, b := range family {
+		if block, err = b.give(node.Name, node.UID); err == nil {
+			return block, nil
+		}
+	}
+	return block, err
 }

@@ -42,3 +42,8 @@ func TestTwoRanges(t *testing.T) {
 func TestTold(t *testing.T) {
 	play(t, "told", gossip.Ranges{Pods: "P", Services: "S"}, "10.244.0.0/16 24", "fd00:0:0:10::/63 64")
 }
+
+// A second range of a family is for who comes when the first is full.
+func TestRangesOfOneFamily(t *testing.T) {
+	play(t, "more", gossip.Ranges{}, "10.244.0.0/24 24", "fd00::/63 64", "10.250.0.0/23 24")
+}
