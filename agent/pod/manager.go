@@ -619,7 +619,7 @@ func (m *Manager) drop(w *worker) {
 	m.mu.Unlock()
 	m.dead.forget(w.uid)
 	if claimant != "" && p.DeletionTimestamp == nil {
-		m.Update(p, claimant)
+		m.comeBack(p, claimant, w.rec)
 	}
 	if w.rec.Source == SourceFile && m.ManifestGone != nil {
 		m.ManifestGone()

@@ -493,6 +493,27 @@ func TestManifestMovedAwayAndBack(t *testing.T) {
 	})
 }
 
+// A manifest that is back at once makes its pod anew, whose containers' runs count on.
+func TestManifestWrittenAgain(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		m.Update(p, SourceFile)
+		expect(t, f, "a#0=run")
+		m.Prune(SourceFile, nil)
+		m.Update(p, SourceFile) // nobody has looked at the pod between
+		time.Sleep(time.Minute)
+		expect(t, f, "a#1=run")
+		m.Prune(SourceFile, nil)
+		time.Sleep(time.Minute)
+		m.Update(p, SourceFile) // nothing of it was left
+		expect(t, f, "a#0=run")
+	})
+}
+
 // The node lost all it knew of pods of manifests: one whose mirror tells that it is
 // over does not run again, unless its manifest is taken away and comes back.
 func TestManifestOverInMirror(t *testing.T) {
@@ -538,10 +559,10 @@ func TestManifestOverInMirror(t *testing.T) {
 	})
 }
 
-// A machine that is off ends a pod of a manifest until it is on again. A pod of the
+// A machine that is off ends a pod of a manifest until it is on again, which is a restart. A pod of the
 // API is made anew by its owner.
 func TestManifestAfterShutdown(t *testing.T) {
-	for source, want := range map[string]string{SourceFile: "a#0=run", SourceAPI: "a#0=exit0"} {
+	for source, want := range map[string]string{SourceFile: "a#1=run", SourceAPI: "a#0=exit0"} {
 		dir := t.TempDir()
 		synctest.Test(t, func(t *testing.T) {
 			f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/shoal-project/shoal/tests/upstream"
@@ -51,6 +53,9 @@ func build(ctx context.Context, cache string, o options) error {
 	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
 		return err
 	}
+	if err := buildPause(ctx, cache); err != nil {
+		return err
+	}
 	switch {
 	case o.node:
 		if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, nodePrograms); err != nil {
@@ -77,6 +82,20 @@ func build(ctx context.Context, cache string, o options) error {
 		return err
 	}
 	return upstream.Build(ctx, coreDNS, src, cache, []upstream.Program{{Name: "coredns", Package: "."}})
+}
+
+// buildPause builds the one program of the images that is not upstream's, from this repository.
+func buildPause(ctx context.Context, cache string) error {
+	out := filepath.Join(cache, "pause")
+	if upstream.Have(out) {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, upstream.GoProgram(), "build", "-o", out, "./tests/conformance/pause")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build pause: %w\n%s", err, text)
+	}
+	return nil
 }
 
 func buildWide(ctx context.Context, cache string) error {

@@ -87,8 +87,8 @@ func images(cache, bin string) []image {
 }
 
 func pauseImage(cache string) image {
-	return image{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", filepath.Join(cache, "agnhost"), 0o755}},
-		v1.Config{Entrypoint: []string{"/pause", "pause"}, User: "65535:65535"}}
+	return image{"registry.k8s.io/pause:3.10.2", "", []file{{"pause", filepath.Join(cache, "pause"), 0o755}},
+		v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}}
 }
 
 // wideImages lists what only specs beyond conformance run.
