@@ -146,6 +146,7 @@ func (w *worker) finishPass(p *corev1.Pod, o *record.Observed, at phase, plan Pl
 	if room {
 		w.m.retryForRoom()
 	}
+	w.rec.Back = w.rec.Source == SourceFile && at == wanted && w.rec.Stopping != nil && w.rec.Ended == nil
 	if !at.unclaimed() {
 		// Kept with its status: after a restart transitions are told from it.
 		kept := *p

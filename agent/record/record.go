@@ -40,6 +40,8 @@ type Pod struct {
 	Resize    Resize      `json:"resize,omitzero"`
 	// Containers is by container name, of all three sorts.
 	Containers map[string]*Container `json:"containers,omitempty"`
+	// Back: its manifest was away and is there again. It ends only to begin anew.
+	Back bool `json:"back,omitempty"`
 	// Disrupted is the reason of the DisruptionTarget condition, if any.
 	Disrupted *Verdict `json:"disrupted,omitempty"`
 }

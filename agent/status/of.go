@@ -79,7 +79,7 @@ func For(p *corev1.Pod, r *record.Pod, o *record.Observed, f Facts) corev1.PodSt
 		}
 	}
 	s.Conditions = conditions(p, &s, r, o, f)
-	if over(s.Phase) && !over(p.Status.Phase) && o.Running() {
+	if over(s.Phase) && !over(p.Status.Phase) && (o.Running() || r.Back) {
 		s.Phase = cmp.Or(p.Status.Phase, corev1.PodPending)
 		s.Reason, s.Message = p.Status.Reason, p.Status.Message
 	}

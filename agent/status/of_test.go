@@ -89,6 +89,9 @@ func TestOf(t *testing.T) {
 		{"deadline_ended", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) { r.Ended = &record.Verdict{Reason: "DeadlineExceeded"} },
 			corev1.PodFailed, "PodFailed", "Completed"},
+		{"back", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
+			func(r *record.Pod) { r.Stopping, r.Back = &record.Stopping{}, true }, corev1.PodPending, "PodCompleted",
+			"Completed"},
 		{"preempted_well", corev1.RestartPolicyAlways, false, []record.Observation{exited("a", 0)},
 			func(r *record.Pod) {
 				r.Stopping, r.Ended = &record.Stopping{}, &record.Verdict{Reason: "Preempting", ByExit: true}
