@@ -38,6 +38,7 @@ func (c *Config) Validate() error {
 	c.validateAddresses(bad)
 	c.validateNodePorts(bad)
 	c.validateDirs(bad)
+	errs = append(errs, c.Gateway.Check())
 	for _, p := range []struct {
 		field string
 		port  int
