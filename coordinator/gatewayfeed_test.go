@@ -80,7 +80,7 @@ func TestGatewayFeed(t *testing.T) {
 	}
 	_, err = admin.CoreV1().Services("default").Create(t.Context(),
 		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
