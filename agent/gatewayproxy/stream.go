@@ -92,10 +92,7 @@ func copyStream(to, from net.Conn) (n int64) {
 }
 
 // session is a client of datagrams with its backend.
-type session struct {
-	net.Conn
-	last time.Time
-}
+type session struct{ net.Conn }
 
 // serveUDP leads datagrams to backends, each client's to one, and theirs back.
 func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {

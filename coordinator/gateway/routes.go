@@ -275,7 +275,6 @@ type refs struct {
 	namespace string
 	resolved  verdict
 	refused   *verdict
-	tls       map[string]bool
 }
 
 func (b *refs) fail(reason gatewayv1.RouteConditionReason, format string, args ...any) {

@@ -33,13 +33,6 @@ func waits(s *corev1.Service) bool {
 		len(s.Status.LoadBalancer.Ingress) == 0
 }
 
-// asks tells whether a change of a Service makes it wait for another load balancer
-// than before.
-func asks(old, s *corev1.Service) bool {
-	return waits(s) && (!waits(old) ||
-		ptr.Deref(old.Spec.LoadBalancerClass, "") != ptr.Deref(s.Spec.LoadBalancerClass, ""))
-}
-
 // message says what is missing, and what serves meanwhile.
 func message(s *corev1.Service) string {
 	by := "a load balancer"
