@@ -31,6 +31,7 @@ import (
 	"github.com/shoal-project/shoal/agent/process"
 	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/server"
+	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/agent/withdraw"
@@ -499,8 +500,9 @@ func (n whole) gossipTasks() []task {
 func (n whole) serviceTasks() []task {
 	gateways := n.newGateways()
 	status := withGateways(proxyStatus(n.base), gateways)
+	programmed := func(t *service.Tables) { n.ends.Programmed(withdraw.Kernel, t) }
 	list := []task{{"proxy", func(ctx context.Context) error {
-		p := newProxy(n.cfg, n.facts, n.group, n.counts, status, n.ends.Programmed, n.log)
+		p := newProxy(n.cfg, n.facts, n.group, n.counts, status, programmed, n.log)
 		return p.Run(ctx, n.services)
 	}}}
 	if gateways != nil {

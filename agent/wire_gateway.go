@@ -13,6 +13,8 @@ import (
 	"github.com/shoal-project/shoal/agent/gateway"
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	"github.com/shoal-project/shoal/agent/proxy"
+	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/agent/withdraw"
 )
 
 func gatewayDir(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "gateway") }
@@ -40,13 +42,14 @@ func (n whole) newGateways() *gateway.Manager {
 		Feed: func(ctx context.Context) (io.ReadCloser, error) {
 			return n.server.Client.Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Stream(ctx)
 		},
-		Services:  n.services,
-		Dir:       gatewayDir(n.cfg),
-		Program:   filepath.Join(filepath.Dir(self), "shoal-gateway"),
-		User:      gatewayUserID,
-		Group:     gatewayUserID,
-		AccessLog: n.cfg.Gateway.AccessLog,
-		Log:       n.log,
+		Services:   n.services,
+		Dir:        gatewayDir(n.cfg),
+		Program:    filepath.Join(filepath.Dir(self), "shoal-gateway"),
+		User:       gatewayUserID,
+		Group:      gatewayUserID,
+		AccessLog:  n.cfg.Gateway.AccessLog,
+		Programmed: func(t *service.Tables) { n.ends.Programmed(withdraw.Gateways, t) },
+		Log:        n.log,
 	}
 	c.HTTPPort, c.HTTPSPort = n.cfg.Gateway.Ports()
 	if u, err := user.Lookup(gatewayUser); err == nil {

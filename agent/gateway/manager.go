@@ -36,7 +36,9 @@ type Config struct {
 	// HTTPPort and HTTPSPort are those of Ingresses; 0: not answered.
 	HTTPPort, HTTPSPort uint16
 	AccessLog           bool
-	Log                 *slog.Logger
+	// Programmed hears of the tables that the proxy has from then on, nil: there is none.
+	Programmed func(*service.Tables)
+	Log        *slog.Logger
 }
 
 // Manager runs the proxy. Its zero value is not ready; use New.
@@ -136,6 +138,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			again = time.After(retryTime)
 		} else {
 			told = false
+			m.tell(tables)
 			if len(m.refused) > 0 && m.sent != nil { // who has the port may leave it
 				m.sent, again = &gatewayfeed.Config{}, time.After(lookTime)
 			}
@@ -183,6 +186,17 @@ func (m *Manager) drop() {
 		m.proxy = nil
 	}
 	m.sent, m.backends = nil, nil
+}
+
+// tell tells which tables the proxy has.
+func (m *Manager) tell(tables *service.Tables) {
+	switch {
+	case m.cfg.Programmed == nil:
+	case m.proxy == nil:
+		m.cfg.Programmed(nil)
+	default:
+		m.cfg.Programmed(tables)
+	}
 }
 
 // adopt takes over the proxy of an agent before, with its sockets.

@@ -28,13 +28,23 @@ type Manager struct {
 	cfg Config
 
 	mu sync.Mutex
-	// programmed is what this node's kernel holds, nil while that is not known.
-	programmed *service.Tables
+	// programmed is what each Carrier of this node holds, without Kernel's while that is not
+	// known.
+	programmed map[Carrier]*service.Tables
 	waits      map[*wait]bool
 	running    bool
 	wake       chan struct{}
 	silent     map[string]bool // members whose silence was told
 }
+
+// Carrier is what leads traffic to endpoints on a node.
+type Carrier int
+
+// The carriers.
+const (
+	Kernel   Carrier = iota // the proxy's nftables
+	Gateways                // the proxy of Ingresses and Gateways, where one runs
+)
 
 // wait is for one pod.
 type wait struct {
@@ -60,14 +70,19 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, waits: map[*wait]bool{}, wake: make(chan struct{}, 1), silent: map[string]bool{}}
+	return &Manager{cfg: cfg, programmed: map[Carrier]*service.Tables{}, waits: map[*wait]bool{},
+		wake: make(chan struct{}, 1), silent: map[string]bool{}}
 }
 
-// Programmed tells what the kernel holds from now on.
-func (m *Manager) Programmed(t *service.Tables) {
+// Programmed tells what a carrier holds from now on; nil: it carries nothing.
+func (m *Manager) Programmed(by Carrier, t *service.Tables) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.programmed = t
+	if t == nil {
+		delete(m.programmed, by)
+	} else {
+		m.programmed[by] = t
+	}
 	if len(m.waits) > 0 {
 		m.poke()
 	}
@@ -88,12 +103,11 @@ func (m *Manager) Answer(question []byte) []byte {
 		return nil
 	}
 	m.mu.Lock()
-	tables := m.programmed
-	m.mu.Unlock()
+	defer m.mu.Unlock()
 	out := make([]byte, 1, 1+len(list))
 	out[0] = version
 	for _, e := range list {
-		if carries(tables, e) {
+		if m.carries(e) {
 			out = append(out, carried)
 		} else {
 			out = append(out, withdrawn)
@@ -103,8 +117,18 @@ func (m *Manager) Answer(question []byte) []byte {
 }
 
 // carries tells whether new connections are led to an endpoint. Without tables the kernel
-// has those of an earlier agent, which nobody knows.
-func carries(t *service.Tables, e service.EndpointOf) bool { return t == nil || t.Carries(e) }
+// has those of an earlier agent, which nobody knows. The caller holds m.mu.
+func (m *Manager) carries(e service.EndpointOf) bool {
+	if m.programmed[Kernel] == nil {
+		return true
+	}
+	for _, t := range m.programmed {
+		if t.Carries(e) {
+			return true
+		}
+	}
+	return false
+}
 
 // Wait returns when no node leads new connections to any of the endpoints, but those for
 // which there are no others, or with ctx's error.
@@ -166,7 +190,7 @@ func (m *Manager) here() (out []*wait, ok bool) {
 		return nil, false
 	}
 	for w := range m.waits {
-		if !slices.ContainsFunc(w.endpoints, func(e service.EndpointOf) bool { return carries(m.programmed, e) }) {
+		if !slices.ContainsFunc(w.endpoints, m.carries) {
 			out = append(out, w)
 		}
 	}

@@ -136,7 +136,7 @@ func TestWait(t *testing.T) {
 		f := &fleet{nodes: map[string]*Manager{}, dead: map[string]bool{}}
 		own, a, b := f.add("own"), f.add("a"), f.add("b")
 		for _, m := range []*Manager{own, a, b} {
-			m.Programmed(leading(one + " " + two))
+			m.Programmed(Kernel, leading(one+" "+two))
 		}
 		var ended time.Duration
 		began := time.Now()
@@ -156,8 +156,8 @@ func TestWait(t *testing.T) {
 		if f.asked != 0 {
 			t.Error("others were asked while this node itself leads traffic there")
 		}
-		own.Programmed(leading(two))
-		a.Programmed(leading(two))
+		own.Programmed(Kernel, leading(two))
+		a.Programmed(Kernel, leading(two))
 		time.Sleep(time.Second)
 		if len(done) != 0 {
 			t.Fatal("it ended while a node led traffic there")
@@ -165,8 +165,14 @@ func TestWait(t *testing.T) {
 		if f.asked > 2+10 {
 			t.Errorf("%d questions in a second", f.asked)
 		}
-		b.Programmed(leading(two))
-		if err := <-done; err != nil || ended > 2*time.Second+maxPause {
+		b.Programmed(Gateways, leading(one+" "+two))
+		b.Programmed(Kernel, leading(two))
+		time.Sleep(time.Second)
+		if len(done) != 0 {
+			t.Fatal("it ended while a node's proxy of Gateways led requests there")
+		}
+		b.Programmed(Gateways, nil)
+		if err := <-done; err != nil || ended > 3*time.Second+maxPause {
 			t.Errorf("ended with %v after %s", err, ended)
 		}
 
@@ -189,7 +195,7 @@ func TestWait(t *testing.T) {
 		if err := <-waits(2 * time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ended with %v before its bound", err)
 		}
-		f.nodes["c"].Programmed(leading("-" + one)) // for want of others
+		f.nodes["c"].Programmed(Kernel, leading("-"+one)) // for want of others
 		if err := <-waits(2 * time.Second); err != nil {
 			t.Error(err)
 		}
@@ -210,7 +216,7 @@ func TestWaitTogether(t *testing.T) {
 		f := &fleet{nodes: map[string]*Manager{}, dead: map[string]bool{}}
 		own := f.add("own")
 		for i := range 10 {
-			f.add(fmt.Sprint("n", i)).Programmed(leading("10.0.0.1:80"))
+			f.add(fmt.Sprint("n", i)).Programmed(Kernel, leading("10.0.0.1:80"))
 		}
 		var wg sync.WaitGroup
 		for i := range 100 {
@@ -219,7 +225,7 @@ func TestWaitTogether(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		own.Programmed(leading("10.0.0.1:80"))
+		own.Programmed(Kernel, leading("10.0.0.1:80"))
 		wg.Wait()
 		if f.asked > 20 {
 			t.Errorf("%d questions of 10 nodes", f.asked)
