@@ -109,9 +109,16 @@ func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error)
 	return netip.Addr{}, fmt.Errorf("%w in %s", ErrNoAddress, p.prefix)
 }
 
+// longestWalk is the length of the prefix that addresses of IPv6 are given from, the first
+// of the range: 4096, more than a node has pods, and few enough to remember who had each.
+const longestWalk = 116
+
 // usable excludes what lies outside and the IPv4 broadcast address.
 func (p pool) usable(a netip.Addr) bool {
-	return p.prefix.Contains(a) && (!a.Is4() || p.prefix.Contains(a.Next()))
+	if a.Is6() {
+		return netip.PrefixFrom(p.prefix.Masked().Addr(), max(p.prefix.Bits(), longestWalk)).Contains(a)
+	}
+	return p.prefix.Contains(a) && p.prefix.Contains(a.Next())
 }
 
 // link replaces a link that is advisory: a lost update only lets an address

@@ -83,6 +83,7 @@ type overlay struct {
 	// since and endpoints are what wireguard.go was told last of each peer.
 	since     map[Key]time.Time
 	endpoints map[Key]netip.AddrPort
+	names     map[Key]string // of the nodes that were seen with keys first
 }
 
 // Self is this node.
@@ -135,7 +136,9 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 			ways[w.path] = append(ways[w.path], w)
 		}
 	}
-	ways[WireGuard] = byKey(ways[WireGuard])
+	if keyed := ways[WireGuard]; len(keyed) > 0 {
+		ways[WireGuard] = n.byKey(keyed)
+	}
 	routes := tunnelRoutes{}
 	// What leads through a tunnel from now on replaces a route, and is there before
 	// others go: no packet is without a way.
@@ -154,11 +157,9 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 // wayTo finds how to reach a peer.
 func (n *Network) wayTo(p Peer) way {
 	w := way{peer: p, outer: n.outerOf(p)}
-	shared := false
-	if route, err := routeTo(p.Via); err == nil {
-		shared = onLink(route)
-	} else if !n.tunnelled(p) {
-		shared = true // SyncRoutes tells what is wrong, and keeps what is there
+	shared, known := n.shares(p)
+	if !known {
+		shared = !n.tunnelled(p) // SyncRoutes tells what is wrong, and keeps what is there
 	}
 	if w.path = Choose(p.Self, p.End, shared); w.path != Direct {
 		if route, err := routeTo(w.outer); err == nil {
@@ -168,10 +169,55 @@ func (n *Network) wayTo(p Peer) way {
 	return w
 }
 
-// byKey makes one way of those of one key, which has all ranges of its node.
-func byKey(ways []way) (out []way) {
+// shares tells whether there is no router between this node and a peer: for none of the
+// families that both have addresses of, so that both ends find the same. known is false as
+// long as this node has no route to any of these.
+func (n *Network) shares(p Peer) (shared, known bool) {
+	var to []netip.Addr
+	for _, f := range outerFamilies {
+		if a := firstOf(p.Nodes, f); a.IsValid() && n.localOf(f).IsValid() {
+			to = append(to, a)
+		}
+	}
+	if len(to) == 0 {
+		to = []netip.Addr{p.Via}
+	}
+	shared = true
+	for _, a := range to {
+		if route, err := routeTo(a); err == nil {
+			known, shared = true, shared && onLink(route)
+		}
+	}
+	return shared, known
+}
+
+// byKey makes one way of those of one key, which has all ranges of its node. A key that
+// another node shows too, which is a lie of one of them, stays with the first that was seen
+// with it: it proves itself only where packets arrive.
+func (n *Network) byKey(ways []way) (out []way) {
+	if n.overlay.names == nil {
+		n.overlay.names = map[Key]string{}
+	}
+	there := map[Key]map[string]bool{}
+	for _, w := range ways {
+		if there[w.peer.Key] == nil {
+			there[w.peer.Key] = map[string]bool{}
+		}
+		there[w.peer.Key][w.peer.Name] = true
+	}
+	for k, name := range n.overlay.names {
+		if !there[k][name] {
+			delete(n.overlay.names, k)
+		}
+	}
 	at := map[Key]int{}
 	for _, w := range ways {
+		if _, seen := n.overlay.names[w.peer.Key]; !seen {
+			n.overlay.names[w.peer.Key] = w.peer.Name
+		}
+		if n.overlay.names[w.peer.Key] != w.peer.Name {
+			continue
+		}
 		if i, known := at[w.peer.Key]; known {
 			out[i].peer.PodCIDRs = append(slices.Clone(out[i].peer.PodCIDRs), w.peer.PodCIDRs...)
 			continue

@@ -93,14 +93,8 @@ func (n *Network) stack(a netip.Addr) *stack {
 	return nil
 }
 
-// mac is the bridge's.
-func (n *Network) mac() net.HardwareAddr {
-	var all []netip.Addr
-	for _, s := range n.stacks {
-		all = append(all, s.gateway())
-	}
-	return macOf(all...)
-}
+// mac is the bridge's. It stays when a second family comes: pods know it for good.
+func (n *Network) mac() net.HardwareAddr { return macOf(n.stacks[0].gateway()) }
 
 // reserve gives a sandbox an address of each family, those that it has if it does.
 func (n *Network) reserve(s podnet.Sandbox) (out []end, err error) {

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -129,6 +130,9 @@ func (n *Network) wireguardDevice() (netlink.Link, tunnelDevice, error) {
 // tunnelStart is how long shoal-tunnel may take until it answers.
 const tunnelStart = 10 * time.Second
 
+// tunnelAgain is how long after its end another is started.
+const tunnelAgain = time.Second
+
 // startTunnel starts shoal-tunnel, and returns when it answers. It goes on when this
 // process ends.
 func (n *Network) startTunnel(name string, user uapi) error {
@@ -146,16 +150,19 @@ func (n *Network) startTunnel(name string, user uapi) error {
 		return fmt.Errorf("%w: install shoal-tunnel beside shoal-agent", err)
 	}
 	ended := make(chan error, 1)
+	var served atomic.Bool
 	go func() {
 		ended <- cmd.Wait()
-		if o.Ended != nil {
-			o.Ended()
+		// One that never served is an error of ours, and tried again like any.
+		if o.Ended != nil && served.Load() {
+			time.AfterFunc(tunnelAgain, o.Ended)
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), tunnelStart)
 	defer cancel()
 	for {
 		if _, err := user.read(); err == nil {
+			served.Store(true)
 			return nil
 		}
 		select {

@@ -114,7 +114,10 @@ func (s statement) encode(name string, addr netip.AddrPort, id *Identity) ([]byt
 		b = appendField(b, tagProxies, []byte{1})
 	}
 	b = s.appendTunnel(b)
-	b = appendField(b, tagAnnounces, []byte(s.Announces))
+	// What a node cannot do without comes first: with too many ranges it announces nothing.
+	if all := appendField(b, tagAnnounces, []byte(s.Announces)); len(all)+maxSignature <= maxMeta {
+		b = all
+	}
 	if len(b)+maxSignature > maxMeta {
 		return nil, errMetaTooLong
 	}

@@ -62,6 +62,8 @@ type Manager struct {
 	use sync.RWMutex
 	// made: something of the own network may be on the node.
 	made atomic.Bool
+	// setting is SetPodCIDRs'; it comes before use, and mu after that.
+	setting sync.Mutex
 	// tunnels is Run's.
 	tunnels tunnels
 	// away: a third party's configuration was here a moment ago, and may come back.
@@ -90,18 +92,10 @@ func New(cfg Config) *Manager {
 
 // SetPodCIDRs tells the node's pod networks; the same again changes nothing.
 func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.own != nil && slices.Equal(cidrs, m.podCIDRs) {
-		return nil
-	}
-	n, err := m.newOwn(cidrs)
-	if err != nil {
-		return err
-	}
-	m.own, m.podCIDRs = n, slices.Clone(cidrs)
-	m.poke()
-	if err := n.Know(m.known); err != nil {
+	m.setting.Lock()
+	defer m.setting.Unlock()
+	n, err := m.newNetworks(cidrs)
+	if n == nil || err != nil {
 		return err
 	}
 	m.use.RLock()
@@ -111,6 +105,22 @@ func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
 	}
 	m.made.Store(true)
 	return n.Ensure()
+}
+
+// newNetworks takes the node's pod networks; nil when it has these.
+func (m *Manager) newNetworks(cidrs cidr.Prefixes) (*cni.Network, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.own != nil && slices.Equal(cidrs, m.podCIDRs) {
+		return nil, nil
+	}
+	n, err := m.newOwn(cidrs)
+	if err != nil {
+		return nil, err
+	}
+	m.own, m.podCIDRs = n, slices.Clone(cidrs)
+	m.poke()
+	return n, n.Know(m.known)
 }
 
 // Builtin is the name of the own network. No CNI configuration can have it.

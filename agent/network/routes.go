@@ -136,9 +136,10 @@ func peersOf(members []gossip.Member) []cni.Peer {
 	taken := given{}
 	peers := []cni.Peer{}
 	for _, mem := range members {
-		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), func(p netip.Prefix) bool {
-			return !mem.Local && !viaOf(mem, p).IsValid() || taken.overlaps(p)
-		})
+		if len(mem.NodeIPs) == 0 && !mem.Local {
+			continue
+		}
+		cidrs := slices.DeleteFunc(slices.Clone(mem.PodCIDRs), taken.overlaps)
 		for _, p := range cidrs {
 			taken.add(p)
 		}
@@ -151,14 +152,14 @@ func peersOf(members []gossip.Member) []cni.Peer {
 }
 
 // viaOf is the member's address that leads to a range of its pods: the first of the same
-// family. The zero Addr: it has none.
+// family, or, where only a tunnel does, the first.
 func viaOf(m gossip.Member, p netip.Prefix) netip.Addr {
 	for _, a := range m.NodeIPs {
 		if a.Is4() == p.Addr().Is4() {
 			return a
 		}
 	}
-	return netip.Addr{}
+	return m.NodeIPs[0]
 }
 
 func compareBool(a, b bool) int {

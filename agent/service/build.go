@@ -94,6 +94,7 @@ func BuildOne(svc *corev1.Service, slcs []*discoveryv1.EndpointSlice, view View)
 	if slices.ContainsFunc(out.ClusterIPs, func(a netip.Addr) bool { return slices.Contains(view.DNS, a) }) {
 		out.NotProxied = true
 	}
+	out.AnyState = svc.Spec.PublishNotReadyAddresses
 	out.SourceRanges = sourceRanges(svc)
 	out.Affinity = affinity(svc)
 	if !out.Headless {

@@ -210,7 +210,7 @@ func neededOfService(o *corev1.Service) *corev1.Service {
 		LoadBalancerSourceRanges: in.LoadBalancerSourceRanges, SessionAffinity: in.SessionAffinity,
 		SessionAffinityConfig: in.SessionAffinityConfig,
 		HealthCheckNodePort:   in.HealthCheckNodePort, InternalTrafficPolicy: in.InternalTrafficPolicy,
-		ExternalTrafficPolicy: in.ExternalTrafficPolicy,
+		ExternalTrafficPolicy: in.ExternalTrafficPolicy, PublishNotReadyAddresses: in.PublishNotReadyAddresses,
 	}
 	for _, p := range in.Ports {
 		out.Spec.Ports = append(out.Spec.Ports,

@@ -152,6 +152,7 @@ type Service struct {
 	Headless     bool   // names lead to the endpoints themselves
 	// somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
 	NotProxied   bool
+	AnyState     bool         // an endpoint is ready whatever its pod says, also while it ends (publishNotReadyAddresses)
 	Gateway      bool         // it leads to the nodes' gateway proxies (LabelGateway)
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr
@@ -213,7 +214,7 @@ type EndpointOf struct {
 // it is as good as any.
 func (t *Tables) Carries(e EndpointOf) bool {
 	s := t.Get(e.Service)
-	return s != nil && !s.NotProxied && slices.ContainsFunc(s.Ports, func(p Port) bool {
+	return s != nil && !s.NotProxied && !s.AnyState && slices.ContainsFunc(s.Ports, func(p Port) bool {
 		return slices.ContainsFunc([]Route{p.Internal, p.External, p.Cluster},
 			func(r Route) bool { return !r.Last && r.Has(e.Addr) })
 	})

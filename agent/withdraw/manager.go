@@ -205,14 +205,8 @@ func (m *Manager) round(waits []*wait) {
 	}
 	var eg errgroup.Group
 	eg.SetLimit(asked)
-	told := make(chan func(), asked)
-	applied := make(chan struct{})
-	go func() {
-		defer close(applied)
-		for f := range told {
-			f()
-		}
-	}()
+	var mu sync.Mutex
+	var heard []func() // after all have been asked: told is read meanwhile
 	for _, member := range m.members() {
 		var open []*wait
 		for _, w := range waits {
@@ -225,13 +219,16 @@ func (m *Manager) round(waits []*wait) {
 		}
 		eg.Go(func() error {
 			left, err := m.ask(member, open)
-			told <- func() { m.heard(member, open, left, err) }
+			mu.Lock()
+			defer mu.Unlock()
+			heard = append(heard, func() { m.heard(member, open, left, err) })
 			return nil
 		})
 	}
 	_ = eg.Wait()
-	close(told)
-	<-applied
+	for _, f := range heard {
+		f()
+	}
 }
 
 func (m *Manager) members() []string {
