@@ -31,6 +31,10 @@ const (
 // configuration's word against it.
 func (n whole) newGateways() *gateway.Manager {
 	if !n.server.Configured() || !n.cfg.Gateway.On() {
+		// One of before, when it was on, has certificates' keys and open ports.
+		if err := gateway.End(gatewayDir(n.cfg)); err != nil {
+			n.log.Warn("a gateway proxy of before goes on", "err", err)
+		}
 		return nil
 	}
 	self, err := os.Executable()

@@ -400,7 +400,7 @@ func (a *Announcer) openLinks(needed map[linkKey]*network) {
 		if l != nil {
 			continue
 		}
-		opened, err := segment.Open(&n.ifi, k.ipv6, a.hear)
+		opened, err := segment.Open(&n.ifi, k.ipv6, func(w segment.Word) { a.hear(k, w) })
 		if err != nil {
 			a.cfg.Log.Warn("load balancers' addresses cannot be announced on an interface", "err", err)
 			continue
@@ -423,17 +423,25 @@ func (a *Announcer) openLinks(needed map[linkKey]*network) {
 }
 
 // hear takes the word of another machine.
-func (a *Announcer) hear(w segment.Word) {
+//
+// What comes by another link than the address's is nothing to it: a machine there, or this
+// one's own words, where two of its interfaces are on one segment.
+func (a *Announcer) hear(by linkKey, w segment.Word) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
+	for _, l := range a.links {
+		if l.MAC() == w.MAC {
+			return
+		}
+	}
 	if a.peers[w.Addr] && !w.Asks {
 		a.contact = now
 		a.machine[w.MAC] = machine{w.Addr, now}
 		return
 	}
 	p := a.seats[w.Addr]
-	if p == nil || p.link == nil {
+	if p == nil || p.link == nil || p.link.key != by {
 		return
 	}
 	was := p.owner

@@ -135,6 +135,7 @@ func (m *Manager) Run(ctx context.Context) error {
 				m.log.Error("the gateway proxy does not do what it should; trying on", "err", err)
 			}
 			m.drop()
+			m.tell(nil)
 			again = time.After(retryTime)
 		} else {
 			told = false

@@ -86,12 +86,17 @@ func TestProcess(t *testing.T) {
 			"hello")
 	}))
 	defer backend.Close()
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		t.Fatal(err)
+	port := uint16(gatewayfeed.FirstPort)
+	for ; ; port++ {
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err == nil {
+			_ = l.Close()
+			break
+		}
+		if port == gatewayfeed.LastPort {
+			t.Fatal(err)
+		}
 	}
-	port := uint16(l.Addr().(*net.TCPAddr).Port)
-	_ = l.Close()
 	line, err := json.Marshal(gatewayfeed.Update{Config: configOf(port)})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package gatewayfeed
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"time"
 )
 
@@ -291,3 +292,13 @@ func (h *Headers) Apply(to http.Header) {
 		to.Del(name)
 	}
 }
+
+// Whole compiles an expression that has to match all of a text; RE2 takes time in proportion
+// to it, whatever the expression. What is right alone may not be so within others' words.
+func Whole(expr string) (*regexp.Regexp, error) {
+	return regexp.Compile(`\A(?:` + expr + `)\z`)
+}
+
+// Nodes' proxies answer for Gateways on these ports: below those of NodePorts and of the
+// kernel's own choice (ip_local_port_range).
+const FirstPort, LastPort = 28000, 29999

@@ -78,8 +78,8 @@ func (c *Config) Check() error {
 			return fmt.Errorf("port %s is there twice", key)
 		case p.Ingress != "" && p.Ingress != IngressHTTP && p.Ingress != IngressHTTPS:
 			return fmt.Errorf("%q is no port of Ingresses", p.Ingress)
-		case p.Ingress == "" && p.Number == 0:
-			return errors.New("a port has no number")
+		case p.Ingress == "" && (p.Number < FirstPort || p.Number > LastPort):
+			return fmt.Errorf("port %d is none of %d to %d", p.Number, FirstPort, LastPort)
 		}
 		seen[key] = true
 		for j := range p.Listeners {

@@ -12,8 +12,10 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -359,9 +361,16 @@ func (x *exchange) sendCopy(r *http.Request, b *gatewayfeed.Backend, body []byte
 	out.RequestURI = ""
 	copied := *x
 	copied.backend = b
-	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding"} {
+	for _, line := range r.Header["Connection"] { // what it names is for this connection alone
+		for name := range strings.SplitSeq(line, ",") {
+			out.Header.Del(strings.TrimSpace(name))
+		}
+	}
+	for _, name := range []string{"Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding",
+		"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
 		out.Header.Del(name)
 	}
+	(&httputil.ProxyRequest{In: r, Out: out}).SetXForwarded()
 	copied.rewrite(out)
 	out.URL.Host = list[0].String()
 	out.Body = http.NoBody

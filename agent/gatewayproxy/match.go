@@ -93,7 +93,7 @@ func NewTable(routes []gatewayfeed.Route) (*Table, error) {
 func compile(m gatewayfeed.Match) (c candidate, err error) {
 	c.match = m
 	if m.PathKind == gatewayfeed.Regex {
-		if c.path, err = whole(m.Path); err != nil {
+		if c.path, err = gatewayfeed.Whole(m.Path); err != nil {
 			return c, err
 		}
 	}
@@ -108,19 +108,13 @@ func values(list []gatewayfeed.Value) (out []value, err error) {
 	for _, v := range list {
 		c := value{Value: v}
 		if v.Kind == gatewayfeed.Regex {
-			if c.regex, err = whole(v.Value); err != nil {
+			if c.regex, err = gatewayfeed.Whole(v.Value); err != nil {
 				return nil, err
 			}
 		}
 		out = append(out, c)
 	}
 	return out, nil
-}
-
-// whole matches all of a text: RE2 takes time in proportion to it, whatever the
-// expression.
-func whole(expr string) (*regexp.Regexp, error) {
-	return regexp.Compile(`\A(?:` + expr + `)\z`)
 }
 
 func compare(a, b candidate) int {

@@ -151,8 +151,10 @@ type Service struct {
 	ExternalName string // DNS alias; everything else is empty then
 	Headless     bool   // names lead to the endpoints themselves
 	// somebody else cares for it: another proxy (service.kubernetes.io/service-proxy-name), the agent's DNS
-	NotProxied   bool
-	AnyState     bool         // an endpoint is ready whatever its pod says, also while it ends (publishNotReadyAddresses)
+	NotProxied bool
+	// AnyState: an endpoint is ready whatever its pod says, also while it ends
+	// (publishNotReadyAddresses).
+	AnyState     bool
 	Gateway      bool         // it leads to the nodes' gateway proxies (LabelGateway)
 	ClusterIPs   []netip.Addr // primary first; empty when headless
 	ExternalIPs  []netip.Addr

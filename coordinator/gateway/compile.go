@@ -34,6 +34,7 @@ type Plan struct {
 	Policies  []*gatewayv1.BackendTLSPolicy
 	Ingresses []*networkingv1.Ingress
 	Services  []*Wanted
+	Numbers   Numbers
 }
 
 type compiler struct {
@@ -44,6 +45,7 @@ type compiler struct {
 	sets     map[types.NamespacedName]*set
 	order    []*gateway
 	policies policies
+	used     map[int32]bool // ports of nodes
 }
 
 // gateway is one of a class of ours.
@@ -107,6 +109,7 @@ func Compile(w *World, now metav1.Time) *Plan {
 	for _, g := range c.order {
 		c.listeners(g)
 	}
+	c.claims()
 	c.services()
 	c.tlsPolicies()
 	c.routes()
@@ -452,7 +455,7 @@ func (c *compiler) assemble() {
 			if !l.usable || !l.resolvedTLS() {
 				continue
 			}
-			number := g.number(l)
+			number := c.number(g, l)
 			if number == 0 {
 				continue
 			}
@@ -589,7 +592,7 @@ func (c *compiler) listenerConditions(l *listener, list *[]metav1.Condition) {
 		programmed = no(l.conflicted.reason, l.conflicted.message)
 	case !l.usable || !l.resolvedTLS() || !l.resolved.ok:
 		programmed = no(gatewayv1.ListenerReasonInvalid, cmp.Or(l.accepted.message, l.resolved.message))
-	case l.gw.number(l) == 0:
+	case c.number(l.gw, l) == 0:
 		programmed = no(gatewayv1.ListenerReasonPending, "the Gateway's Service is being made")
 	}
 	accepted := l.accepted

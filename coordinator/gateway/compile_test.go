@@ -197,6 +197,80 @@ func TestOthers(t *testing.T) {
 	condition(t, p.Gateways[0].Status.Conditions, "Programmed", metav1.ConditionFalse, "Pending")
 }
 
+// TestNumbers: a Service's port of nodes counts if it is of our range, of a Gateway of ours, and
+// nobody else's: of two that say the same it is that of the plan before, or of the older.
+func TestNumbers(t *testing.T) {
+	w := world(t)
+	inB := strings.NewReplacer("namespace: a", "namespace: b", "uid: u", "uid: v")
+	other := parse[gatewayv1.Gateway](t, inB.Replace(webGateway))
+	w.Gateways = append(w.Gateways, parse[gatewayv1.Gateway](t, webGateway), other)
+	numbers := func(p *Plan) map[string]uint16 {
+		out := map[string]uint16{}
+		for place, n := range p.Numbers {
+			out[place.Namespace] = n
+		}
+		return out
+	}
+	p := settle(w)
+	first := numbers(p)
+	if len(first) != 2 || first["a"] == first["b"] {
+		t.Fatalf("numbers %v", first)
+	}
+	set := func(namespace string, number uint16, made int64) {
+		for _, s := range w.Owned {
+			if s.Namespace == namespace {
+				s.Spec.Ports[0].TargetPort.IntVal, s.CreationTimestamp = int32(number), metav1.NewTime(time.Unix(made, 0))
+			}
+		}
+	}
+	set("a", first["a"], 20)
+	set("b", first["a"], 10) // older, and says what the other has
+	w.Numbers = p.Numbers
+	if got := numbers(Compile(w, metav1.Now())); len(got) != 1 || got["a"] != first["a"] {
+		t.Errorf("a number that another plan gave to a: %v", got)
+	}
+	p = Compile(w, metav1.Now())
+	for _, s := range p.Services {
+		if n := s.Service.Spec.Ports[0].TargetPort.IntVal; s.Service.Namespace == "b" &&
+			(n == int32(first["a"]) || n < firstPort || n > lastPort) {
+			t.Errorf("b is to have %d", n)
+		}
+	}
+	w.Numbers = nil
+	if got := numbers(Compile(w, metav1.Now())); len(got) != 1 || got["b"] != first["a"] {
+		t.Errorf("without a plan before, the older has it: %v", got)
+	}
+	set("b", 10250, 10)
+	if got := numbers(Compile(w, metav1.Now())); len(got) != 1 || got["a"] != first["a"] {
+		t.Errorf("out of the range: %v", got)
+	}
+}
+
+// TestBackendsThatLeadBack: the Service of a Gateway is no backend, and an expression counts as
+// the proxy uses it.
+func TestBackendsThatLeadBack(t *testing.T) {
+	w := world(t, "a/hello")
+	services := w.Service
+	w.Service = func(n types.NamespacedName) *corev1.Service {
+		s := services(n)
+		if s != nil {
+			s.Labels = map[string]string{Label: "true"}
+		}
+		return s
+	}
+	w.Gateways = append(w.Gateways, parse[gatewayv1.Gateway](t, webGateway))
+	w.HTTPRoutes = append(w.HTTPRoutes, parse[gatewayv1.HTTPRoute](t, helloRoute))
+	p := settle(w)
+	condition(t, p.HTTP[0].Status.Parents[0].Conditions, "ResolvedRefs", metav1.ConditionFalse, "BackendNotFound")
+
+	w = world(t, "a/hello")
+	w.Gateways = append(w.Gateways, parse[gatewayv1.Gateway](t, webGateway))
+	w.HTTPRoutes = append(w.HTTPRoutes, parse[gatewayv1.HTTPRoute](t, strings.Replace(helloRoute, "rules: [{",
+		`rules: [{matches: [{path: {type: RegularExpression, value: '\Qx'}}], `, 1)))
+	p = settle(w)
+	condition(t, p.HTTP[0].Status.Parents[0].Conditions, "Accepted", metav1.ConditionFalse, "UnsupportedValue")
+}
+
 // TestIngress: rules, the default and where it is reached; without a class of ours nothing.
 func TestIngress(t *testing.T) {
 	w := world(t, "a/hello", "a/rest")

@@ -89,7 +89,7 @@ func (c *compiler) ingressRule(in *networkingv1.Ingress, m gatewayfeed.Match,
 	to := gatewayfeed.Backend{Weight: 1}
 	if b.Service != nil {
 		svc := c.Service(types.NamespacedName{Namespace: in.Namespace, Name: b.Service.Name})
-		if svc != nil && svc.Spec.Type != corev1.ServiceTypeExternalName {
+		if svc != nil && svc.Spec.Type != corev1.ServiceTypeExternalName && !leadsToProxies(svc) {
 			for _, p := range svc.Spec.Ports {
 				if p.Protocol != corev1.ProtocolUDP && p.Protocol != corev1.ProtocolSCTP &&
 					(b.Service.Port.Name != "" && p.Name == b.Service.Port.Name || b.Service.Port.Number == p.Port) {
@@ -106,29 +106,20 @@ func (c *compiler) ingressRule(in *networkingv1.Ingress, m gatewayfeed.Match,
 
 // ingressPorts are those of the nodes that clients use, and those of the Service.
 func (c *compiler) ingressPorts(plain, secure gatewayfeed.Listener) {
-	used := map[int32]bool{}
 	var known *corev1.Service
 	for _, s := range c.Owned {
 		if s.Namespace == IngressNamespace && s.Name == IngressName {
 			known = s
 		}
-		for _, p := range s.Spec.Ports {
-			used[int32(p.TargetPort.IntValue())] = true
-		}
-	}
-	for _, w := range c.plan.Services {
-		for _, p := range w.Service.Spec.Ports {
-			used[int32(p.TargetPort.IntValue())] = true
-		}
 	}
 	web, tls := port{80, corev1.ProtocolTCP}, port{443, corev1.ProtocolTCP}
-	w := c.wanted(types.NamespacedName{Namespace: IngressNamespace, Name: IngressName}, known, []port{web, tls}, used)
+	w := c.wanted(types.NamespacedName{Namespace: IngressNamespace, Name: IngressName}, known, []port{web, tls})
 	c.plan.Services = append(c.plan.Services, w)
 	add := func(name string, p port, l gatewayfeed.Listener) {
 		list := []gatewayfeed.Listener{l}
 		c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Ingress: name, Public: uint16(p.number),
 			Listeners: list})
-		if n := target(known, p); n != 0 {
+		if n := c.target(known, p); n != 0 {
 			c.plan.Config.Ports = append(c.plan.Config.Ports, gatewayfeed.Port{Number: n, Public: uint16(p.number),
 				Listeners: list})
 		}

@@ -295,7 +295,7 @@ func (b *refs) object(ref gatewayv1.BackendObjectReference) (out gatewayfeed.Bac
 		return out
 	}
 	svc := b.c.Service(to)
-	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName {
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || leadsToProxies(svc) {
 		// An external name could be any host's, the node's own ones too
 		// (GHSA "ExternalName", Gateway API: implementations SHOULD NOT support it).
 		b.fail(gatewayv1.RouteReasonBackendNotFound, "there is no Service %s with endpoints of its own", to)
@@ -373,7 +373,7 @@ func (b *refs) refuse(reason gatewayv1.RouteConditionReason, format string, args
 }
 
 func (b *refs) regex(expr string) {
-	if _, err := regexp.Compile(expr); err != nil {
+	if _, err := gatewayfeed.Whole(expr); err != nil {
 		b.refuse(gatewayv1.RouteReasonUnsupportedValue, "%v", err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/shoal-project/shoal/agent/gatewayfeed"
 )
 
 const (
@@ -26,9 +28,7 @@ const (
 	// Manager says who keeps the endpoints (discovery/v1).
 	Manager = "gateway.shoal-project.io"
 
-	// Nodes' proxies answer for Gateways on these ports: below those of NodePorts and
-	// of the kernel's own choice (ip_local_port_range).
-	firstPort, lastPort = 28000, 29999
+	firstPort, lastPort = gatewayfeed.FirstPort, gatewayfeed.LastPort
 
 	// IngressNamespace and IngressName are of the Service of Ingresses.
 	IngressNamespace = metav1.NamespaceSystem
@@ -58,30 +58,79 @@ func portOf(l *listener) port {
 	return port{l.Port, corev1.ProtocolTCP}
 }
 
-// number is the port of nodes for a listener; 0: none yet.
-func (g *gateway) number(l *listener) uint16 { return target(g.service, portOf(l)) }
+// Place is a port of a Service of ours.
+type Place struct {
+	types.NamespacedName
+	port
+}
 
-func target(s *corev1.Service, p port) uint16 {
+// Numbers are the ports of nodes that lead to places.
+type Numbers map[Place]uint16
+
+// claims reads the numbers that Services have. Who may write a Service may write any: of
+// several that say the same, it is that of the plan before, or of the oldest; what is
+// outside of our range, or in a Service that no Gateway of ours controls, is nobody's.
+func (c *compiler) claims() {
+	type claim struct {
+		Place
+		number uint16
+		made   metav1.Time
+	}
+	var all []claim
+	for _, s := range c.Owned {
+		if !c.controls(s) {
+			continue
+		}
+		for _, p := range s.Spec.Ports {
+			if n := p.TargetPort.IntValue(); n >= firstPort && n <= lastPort {
+				all = append(all, claim{Place{nameOf(s), port{p.Port, p.Protocol}}, uint16(n), s.CreationTimestamp})
+			}
+		}
+	}
+	before := func(x claim) int {
+		if c.Numbers[x.Place] == x.number {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b claim) int {
+		return cmp.Or(cmp.Compare(before(a), before(b)), a.made.Compare(b.made.Time),
+			cmp.Compare(a.String(), b.String()), cmp.Compare(a.name(), b.name()))
+	})
+	c.plan.Numbers = Numbers{}
+	c.used = map[int32]bool{}
+	for _, x := range all {
+		if _, has := c.plan.Numbers[x.Place]; !has && !c.used[int32(x.number)] {
+			c.plan.Numbers[x.Place], c.used[int32(x.number)] = x.number, true
+		}
+	}
+}
+
+// controls tells whether a Service is a Gateway's of ours, or that of Ingresses.
+func (c *compiler) controls(s *corev1.Service) bool {
+	if s.Namespace == IngressNamespace && s.Name == IngressName {
+		return true
+	}
+	return slices.ContainsFunc(c.order, func(g *gateway) bool {
+		return g.obj.Namespace == s.Namespace && serviceName(g.obj.Name) == s.Name && metav1.IsControlledBy(s, g.obj)
+	})
+}
+
+// number is the port of nodes for a listener; 0: none yet.
+func (c *compiler) number(g *gateway, l *listener) uint16 { return c.target(g.service, portOf(l)) }
+
+func (c *compiler) target(s *corev1.Service, p port) uint16 {
 	if s == nil {
 		return 0
 	}
-	for _, have := range s.Spec.Ports {
-		if have.Port == p.number && have.Protocol == p.protocol {
-			return uint16(have.TargetPort.IntValue())
-		}
-	}
-	return 0
+	return c.plan.Numbers[Place{nameOf(s), p}]
 }
 
 // services asks for one for each gateway, and says where they are reached.
 func (c *compiler) services() {
-	used := map[int32]bool{}
 	owned := map[types.NamespacedName]*corev1.Service{}
 	for _, s := range c.Owned {
 		owned[nameOf(s)] = s
-		for _, p := range s.Spec.Ports {
-			used[int32(p.TargetPort.IntValue())] = true
-		}
 	}
 	for _, g := range c.order {
 		var ports []port
@@ -105,7 +154,7 @@ func (c *compiler) services() {
 			g.service = nil
 			continue
 		}
-		s := c.wanted(name, g.service, ports, used)
+		s := c.wanted(name, g.service, ports)
 		if len(g.obj.Spec.Addresses) > 0 {
 			s.Service.Spec.LoadBalancerIP = g.obj.Spec.Addresses[0].Value
 		}
@@ -113,7 +162,9 @@ func (c *compiler) services() {
 			label(string(g.obj.Spec.GatewayClassName))
 		if i := g.obj.Spec.Infrastructure; i != nil {
 			for k, v := range i.Labels {
-				s.Service.Labels[string(k)] = string(v)
+				if string(k) != Label {
+					s.Service.Labels[string(k)] = string(v)
+				}
 			}
 			for k, v := range i.Annotations {
 				s.Service.Annotations[string(k)] = string(v)
@@ -148,7 +199,7 @@ func serviceName(gateway string) string {
 }
 
 // wanted is a Service whose endpoints are the nodes.
-func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, ports []port, used map[int32]bool) *Wanted {
+func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, ports []port) *Wanted {
 	slices.SortFunc(ports, func(a, b port) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.protocol, b.protocol))
 	})
@@ -169,10 +220,10 @@ func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, port
 	}
 	var endpointPorts []discoveryv1.EndpointPort
 	for _, p := range ports {
-		number := int32(target(known, p))
+		number := int32(c.target(known, p))
 		for n := int32(firstPort); number == 0 && n <= lastPort; n++ {
-			if !used[n] {
-				used[n], number = true, n
+			if !c.used[n] {
+				c.used[n], number = true, n
 			}
 		}
 		if number == 0 {
@@ -185,6 +236,10 @@ func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, port
 	}
 	return &Wanted{Service: svc, Known: known, Slices: c.slices(name, endpointPorts)}
 }
+
+// leadsToProxies tells of a Service whose endpoints are the proxies: as a backend it would
+// send a request around for ever.
+func leadsToProxies(s *corev1.Service) bool { return s.Labels[Label] != "" }
 
 // slicesMost is how many endpoints a slice may have (discovery/v1).
 const slicesMost = 1000

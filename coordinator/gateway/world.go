@@ -39,6 +39,8 @@ type World struct {
 	Nodes []*corev1.Node
 	// Owned are the Services that this package asked for, by what it called them.
 	Owned []*corev1.Service
+	// Numbers are those of the plan before; nil: there was none.
+	Numbers Numbers
 
 	// What references lead to; nil: there is none.
 	Namespace func(name string) *corev1.Namespace

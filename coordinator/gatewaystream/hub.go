@@ -44,6 +44,8 @@ type Hub struct {
 	kinds []*kind
 	core  []*core
 	wake  chan struct{} // holds a token when something has changed
+	// numbers are the ports of nodes by the last plan; only Run's.
+	numbers gateway.Numbers
 
 	mu      sync.Mutex
 	line    []byte // the configuration, encoded; nil: nothing is known yet
@@ -235,6 +237,12 @@ func (h *Hub) proceed(ctx context.Context, start func()) error {
 		}
 	}
 	if !asked {
+		// Classes that are not read yet are not none: nodes would end what they serve, and the
+		// leader delete its Services.
+		if i := h.kinds[0].informer; i != nil && !i.HasSynced() {
+			time.AfterFunc(gather, h.poke)
+			return nil
+		}
 		return h.publish(nil)
 	}
 	start() // those that nobody followed before
@@ -245,7 +253,9 @@ func (h *Hub) proceed(ctx context.Context, start func()) error {
 		time.AfterFunc(gather, h.poke)
 		return nil
 	}
-	return h.publish(gateway.Compile(h.world(), metav1.Now()))
+	p := gateway.Compile(h.world(), metav1.Now())
+	h.numbers = p.Numbers
+	return h.publish(p)
 }
 
 // asked tells whether a class is ours, or something is left of one that was.
@@ -363,6 +373,7 @@ func (h *Hub) world() *gateway.World {
 			return m
 		},
 	}
+	w.Numbers = h.numbers
 	w.Owned, _ = core.Services().Lister().List(labels.SelectorFromSet(labels.Set{gateway.Label: "true"}))
 	return w
 }
