@@ -140,8 +140,8 @@ func (m *Manager) Run(ctx context.Context) error {
 		} else {
 			told = false
 			m.tell(tables)
-			if len(m.refused) > 0 && m.sent != nil { // who has the port may leave it
-				m.sent, again = &gatewayfeed.Config{}, time.After(lookTime)
+			if len(m.refused) > 0 { // who has the port may leave it
+				again = time.After(lookTime)
 			}
 		}
 		if died = nil; m.proxy != nil {
@@ -236,8 +236,11 @@ func (m *Manager) apply(tables *service.Tables) error {
 	}
 	var files []*os.File
 	anew := m.sent == nil // the proxy may have others, or none
-	if anew || m.sent != m.config {
-		made := m.open()
+	var made []string
+	if anew || m.sent != m.config || len(m.refused) > 0 {
+		made = m.open()
+	}
+	if anew || m.sent != m.config || len(made) > 0 {
 		o.Config = m.config
 		o.Keep = slices.Sorted(maps.Keys(m.sockets))
 		for _, name := range o.Keep {
@@ -264,7 +267,7 @@ func (m *Manager) apply(tables *service.Tables) error {
 	if o.Config != nil {
 		m.sent = m.config
 		if done.Fault != "" {
-			m.log.Warn("part of what Gateways ask for does not work", "err", done.Fault)
+			m.log.Warn("part of what Gateways ask for does not work", "err", done.Fault[:min(len(done.Fault), 1024)])
 		}
 	}
 	if o.Backends != nil {

@@ -42,7 +42,7 @@ func dial(dir string) (*gatewaycontrol.Conn, gatewaycontrol.Hello, []*os.File, e
 	if err != nil {
 		return nil, all, nil, err
 	}
-	conn := gatewaycontrol.NewConn(c.(*net.UnixConn))
+	conn := gatewaycontrol.NewConn(c.(*net.UnixConn), gatewaycontrol.MaxAnswer)
 	_ = conn.SetDeadline(time.Now().Add(answerTime))
 	for more := true; more; {
 		var h gatewaycontrol.Hello

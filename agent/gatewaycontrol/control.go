@@ -33,6 +33,9 @@ const SocketFD = 3
 // MaxFrame bounds a frame: a configuration with the addresses of its backends.
 const MaxFrame = gatewayfeed.MaxLine + 64<<20
 
+// MaxAnswer bounds what the agent takes of the proxy, which faces clients: its metrics.
+const MaxAnswer = 4 << 20
+
 // MaxSockets is how many sockets go with a frame; the kernel takes 253 (SCM_MAX_FD).
 const MaxSockets = 200
 
@@ -66,10 +69,13 @@ type Done struct {
 }
 
 // Conn is a connection between the two.
-type Conn struct{ c *net.UnixConn }
+type Conn struct {
+	c    *net.UnixConn
+	most int // bytes of a frame that is received
+}
 
-// NewConn is one over a unix socket.
-func NewConn(c *net.UnixConn) *Conn { return &Conn{c} }
+// NewConn is one over a unix socket, for frames of up to most bytes.
+func NewConn(c *net.UnixConn, most int) *Conn { return &Conn{c, most} }
 
 // Close ends it.
 func (c *Conn) Close() error { return c.c.Close() }
@@ -148,8 +154,8 @@ func (c *Conn) Receive(message any) (files []*os.File, err error) {
 		return files, err
 	}
 	size := binary.BigEndian.Uint32(header)
-	if size > MaxFrame {
-		return files, fmt.Errorf("a frame of %d bytes, more than %d", size, MaxFrame)
+	if int(size) > c.most {
+		return files, fmt.Errorf("a frame of %d bytes, more than %d", size, c.most)
 	}
 	body, err := io.ReadAll(io.LimitReader(c.c, int64(size)))
 	if err != nil {

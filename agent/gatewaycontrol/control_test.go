@@ -24,7 +24,7 @@ func pair(t testing.TB) (a, b *Conn) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out[i] = NewConn(c.(*net.UnixConn))
+		out[i] = NewConn(c.(*net.UnixConn), MaxFrame)
 		t.Cleanup(func() { _ = out[i].Close() })
 	}
 	return out[0], out[1]

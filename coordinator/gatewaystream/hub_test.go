@@ -8,7 +8,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
-	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	crdfactory "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -34,10 +34,10 @@ func TestFirstWord(t *testing.T) {
 			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: "gatewayclasses"},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true}},
 		},
-		Status: apiextensionsv1.CustomResourceDefinitionStatus{Conditions: []apiextensionsv1.CustomResourceDefinitionCondition{
-			{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}},
 	}
-	crds := crdinformers.NewSharedInformerFactory(crdfake.NewClientset(classes), 0)
+	classes.Status.Conditions = []apiextensionsv1.CustomResourceDefinitionCondition{
+		{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}}
+	crds := crdfactory.NewSharedInformerFactory(crdfake.NewClientset(classes), 0)
 	definitions := crds.Apiextensions().V1().CustomResourceDefinitions().Informer()
 	gateways := gatewayfake.NewClientset(&gatewayv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "shoal"},
 		Spec: gatewayv1.GatewayClassSpec{ControllerName: gateway.Controller}})

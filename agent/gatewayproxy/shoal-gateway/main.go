@@ -68,7 +68,7 @@ func run(log *slog.Logger) error {
 		if err != nil {
 			break
 		}
-		go p.obey(gatewaycontrol.NewConn(c.(*net.UnixConn)))
+		go p.obey(gatewaycontrol.NewConn(c.(*net.UnixConn), gatewaycontrol.MaxFrame))
 	}
 	last, cancel := context.WithTimeout(context.Background(), gatewayproxy.DrainTime)
 	defer cancel()
