@@ -291,7 +291,7 @@ func build(
 	}
 	upgrades := newUpgrader(log)
 	reboots := newRebooter(server.Client, cfg.NodeName, facts.BootID, log)
-	further := rangesWatch{cfg, end, log}
+	further := rangesWatch{cfg, memory.Kept, end, log}
 	listeners = append(listeners, upgrades.Heed, reboots.Heed, further.Heed)
 	if group != nil {
 		listeners = append(listeners, membership(group))

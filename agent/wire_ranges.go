@@ -63,16 +63,17 @@ var errRanges = errors.New("the cluster has got further ranges; the agent starts
 
 // rangesWatch ends the agent when its Node tells of further ranges.
 type rangesWatch struct {
-	cfg *config.Config
-	end context.CancelCauseFunc
-	log *slog.Logger
+	cfg  *config.Config
+	kept func() bool // the next agent will find the Node as it is now
+	end  context.CancelCauseFunc
+	log  *slog.Logger
 }
 
 // Heed takes a version of the Node.
 func (w rangesWatch) Heed(n *corev1.Node) {
 	next := *w.cfg
 	next.ClusterDNS = slices.Clone(w.cfg.ClusterDNS)
-	if adoptRanges(&next, n, w.log) {
+	if w.kept() && adoptRanges(&next, n, w.log) {
 		w.end(errRanges)
 	}
 }

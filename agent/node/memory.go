@@ -23,6 +23,7 @@ type Memory struct {
 	store Store
 	log   *slog.Logger
 	node  atomic.Pointer[corev1.Node]
+	kept  atomic.Bool // the last version was written
 }
 
 // Remember reads what an earlier agent kept.
@@ -41,10 +42,15 @@ func (m *Memory) Node() *corev1.Node { return m.node.Load() }
 func (m *Memory) Keep(n *corev1.Node) {
 	m.node.Store(n)
 	kept := &corev1.Node{ObjectMeta: n.ObjectMeta, Spec: n.Spec}
-	if err := m.store.Put(n.Name, kept); err != nil {
+	err := m.store.Put(n.Name, kept)
+	if err != nil {
 		m.log.Warn("the node is not kept for when the API is away", "err", err)
 	}
+	m.kept.Store(err == nil)
 }
+
+// Kept tells whether the newest version is there after a restart.
+func (m *Memory) Kept() bool { return m.kept.Load() }
 
 // PodCIDRs follows the ranges of this node's pods.
 type PodCIDRs struct {

@@ -130,6 +130,13 @@ func (f *fleet) add(name string) *Manager {
 	return m
 }
 
+// questions is how many were asked.
+func (f *fleet) questions() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked
+}
+
 func TestWait(t *testing.T) {
 	const one, two = "10.244.1.3:80", "10.244.2.3:80"
 	synctest.Test(t, func(t *testing.T) {
@@ -153,7 +160,7 @@ func TestWait(t *testing.T) {
 		}
 		done := waits(time.Minute)
 		time.Sleep(time.Second)
-		if f.asked != 0 {
+		if f.questions() != 0 {
 			t.Error("others were asked while this node itself leads traffic there")
 		}
 		own.Programmed(Kernel, leading(two))
@@ -162,8 +169,8 @@ func TestWait(t *testing.T) {
 		if len(done) != 0 {
 			t.Fatal("it ended while a node led traffic there")
 		}
-		if f.asked > 2+10 {
-			t.Errorf("%d questions in a second", f.asked)
+		if f.questions() > 2+10 {
+			t.Errorf("%d questions in a second", f.questions())
 		}
 		b.Programmed(Gateways, leading(one+" "+two))
 		b.Programmed(Kernel, leading(two))
@@ -177,7 +184,9 @@ func TestWait(t *testing.T) {
 		}
 
 		// A node that died is asked until it counts as dead.
+		f.mu.Lock()
 		f.dead["b"] = true
+		f.mu.Unlock()
 		done = waits(time.Minute)
 		time.Sleep(3 * time.Second)
 		if len(done) != 0 {
@@ -204,8 +213,8 @@ func TestWait(t *testing.T) {
 		f.mu.Unlock()
 		synctest.Wait()
 		time.Sleep(time.Hour)
-		if f.asked != 0 {
-			t.Errorf("%d questions when nobody waits", f.asked)
+		if f.questions() != 0 {
+			t.Errorf("%d questions when nobody waits", f.questions())
 		}
 	})
 }
@@ -215,7 +224,7 @@ func TestWaitTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{nodes: map[string]*Manager{}, dead: map[string]bool{}}
 		own := f.add("own")
-		for i := range 10 {
+		for i := range 40 {
 			f.add(fmt.Sprint("n", i)).Programmed(Kernel, leading("10.0.0.1:80"))
 		}
 		var wg sync.WaitGroup
@@ -227,8 +236,8 @@ func TestWaitTogether(t *testing.T) {
 		synctest.Wait()
 		own.Programmed(Kernel, leading("10.0.0.1:80"))
 		wg.Wait()
-		if f.asked > 20 {
-			t.Errorf("%d questions of 10 nodes", f.asked)
+		if f.questions() > 80 {
+			t.Errorf("%d questions of 40 nodes", f.questions())
 		}
 	})
 }
