@@ -211,26 +211,26 @@ func TestAnnouncers(t *testing.T) {
 		return func(owners []string) bool { return slices.Equal(owners, []string{name}) }
 	}
 	c.claim(any, Claim{Addr: netip.MustParseAddr("198.51.100.1")}) // no node is on that network
-	c.until("the first has it", 5*time.Second, only(order[0]))
+	c.until("the first has it", 30*time.Second, only(order[0]))
 
 	first, second := named(order[0]), named(order[1])
 	first.a.Exclude(true)
-	c.until("the second has it, as the first is excluded", 5*time.Second, only(second.name))
+	c.until("the second has it, as the first is excluded", 30*time.Second, only(second.name))
 	first.a.Exclude(false)
-	c.until("the first has it again", 8*time.Second, only(first.name))
+	c.until("the first has it again", 30*time.Second, only(first.name))
 
 	c.claim(Claim{Addr: addr, Local: true, Nodes: []string{order[2]}})
-	c.until("the one with a backend has it", 8*time.Second, only(order[2]))
+	c.until("the one with a backend has it", 30*time.Second, only(order[2]))
 	c.claim(any)
-	c.until("the first has it again", 8*time.Second, only(first.name))
+	c.until("the first has it again", 30*time.Second, only(first.name))
 
 	ip(t, c.hub, "link set p"+first.name[1:]+" down")
 	first.stop()
-	took := c.until("the second has it after the first failed", 5*time.Second, only(second.name))
+	took := c.until("the second has it after the first failed", 30*time.Second, only(second.name))
 	t.Logf("a failure moved it in %v", took)
 	ip(t, c.hub, "link set p"+first.name[1:]+" up")
 	first.start()
-	c.until("the first is back", 8*time.Second, only(first.name))
+	c.until("the first is back", 30*time.Second, only(first.name))
 
 	first.leaves = true
 	go c.tell(first.name, func(m *gossip.Member) { m.State, m.Leaving = gossip.StateLeaving, true })
@@ -265,7 +265,7 @@ func TestCutOffStops(t *testing.T) {
 	any := Claim{Addr: netip.MustParseAddr("192.0.2.99")}
 	c.claim(any)
 	first := Ranking(any, nodesOn(3))[0]
-	c.until("the first has it", 5*time.Second, func(o []string) bool { return slices.Equal(o, []string{first}) })
+	c.until("the first has it", 30*time.Second, func(o []string) bool { return slices.Equal(o, []string{first}) })
 	time.Sleep(2 * lease) // what it hears on the network alone keeps it
 	if o := c.owners(); !slices.Equal(o, []string{first}) {
 		t.Fatalf("owners %v", o)
