@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -377,7 +378,16 @@ func (u uapi) ask(question string) (lines [][2]string, err error) {
 	if _, err := c.Write([]byte(question + "\n")); err != nil {
 		return nil, err
 	}
-	in := bufio.NewScanner(c)
+	return readAnswer(c)
+}
+
+// maxAnswer bounds what shoal-tunnel says, in bytes: 200 or so for each peer.
+const maxAnswer = 8 << 20
+
+// readAnswer reads the fields of an answer, which ends with errno. The process speaks with
+// the network, so that it is not believed more than it has to be.
+func readAnswer(r io.Reader) (lines [][2]string, err error) {
+	in := bufio.NewScanner(io.LimitReader(r, maxAnswer))
 	for in.Scan() && in.Text() != "" {
 		key, value, _ := strings.Cut(in.Text(), "=")
 		if key == "errno" {
@@ -410,10 +420,14 @@ func (u uapi) read() (*wgtypes.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask shoal-tunnel: %w", err)
 	}
+	return deviceOf(lines)
+}
+
+func deviceOf(lines [][2]string) (*wgtypes.Device, error) {
 	d := &wgtypes.Device{}
 	for _, l := range lines {
 		if err := readLine(d, l[0], l[1]); err != nil {
-			return nil, fmt.Errorf("answer of shoal-tunnel: %s=%s: %w", l[0], l[1], err)
+			return nil, fmt.Errorf("answer of shoal-tunnel: field %q cannot be read", l[0]) // its value may be a key
 		}
 	}
 	return d, nil

@@ -238,3 +238,22 @@ func TestPortTaken(t *testing.T) {
 		t.Error("the port is free again:", err)
 	}
 }
+
+// FuzzTunnelAnswer: whatever shoal-tunnel says is read or refused, and no error has a key in it.
+func FuzzTunnelAnswer(f *testing.F) {
+	key := strings.Repeat("ab", 32)
+	f.Add("private_key=" + key + "\nlisten_port=51820\npublic_key=" + key + "\nendpoint=192.0.2.1:51820\n" +
+		"allowed_ip=10.244.1.0/24\nlast_handshake_time_sec=1\npersistent_keepalive_interval=25\nerrno=0\n\n")
+	f.Add("errno=-22\n\n")
+	f.Add("private_key=" + key[1:] + "\nerrno=0\n\n")
+	f.Add("allowed_ip=x\nerrno=0\n\n")
+	f.Fuzz(func(t *testing.T, said string) {
+		lines, err := readAnswer(strings.NewReader(said))
+		if err != nil {
+			return
+		}
+		if _, err := deviceOf(lines); err != nil && strings.Contains(err.Error(), key[1:]) {
+			t.Errorf("the error tells a key: %v", err)
+		}
+	})
+}

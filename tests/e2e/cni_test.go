@@ -126,18 +126,10 @@ func (n waywardNode) condition(begin string, words ...string) {
 // told which pods there are.
 func TestPluginMisbehaves(t *testing.T) {
 	t.Parallel() // with a cluster of its own
-	c, err := harness.Start("way")
-	if err != nil {
+	c := ownCluster(t, "way")
+	if err := c.Up(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Log(c.Logs())
-		}
-		if err := c.Stop(); err != nil {
-			t.Error(err)
-		}
-	}()
 	a, err := c.Host("wayward", func(_ *harness.Agent, cfg *agentconfig.Config) {
 		cfg.PodNetwork = agentconfig.NoNetwork
 		cfg.RuntimeRequestTimeout = metav1.Duration{Duration: 2 * time.Second}
