@@ -22,7 +22,7 @@ var layers = []struct {
 }{
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
-		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/gossip",
+		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/feed", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
 		"agent/host", "agent/image/peer", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins",
@@ -77,8 +77,10 @@ var siblings = map[string][]string{
 	"agent/device/topology":        {"agent/metrics"},
 	"agent/dump":                   {"agent/beneath"},
 	"agent/fence":                  {"agent/fence/keeper"},
+	"agent/gatewayfeed":            {"agent/feed"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/oci":                    {"agent/process", "agent/selinux"},
+	"agent/policyfeed":             {"agent/feed"},
 	"agent/registry":               {"agent/process"},
 	"agent/selinux":                {"agent/beneath"},
 	"agent/network":                {"cni"},

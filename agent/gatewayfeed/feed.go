@@ -1,19 +1,19 @@
 package gatewayfeed
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"time"
+
+	"github.com/shoal-project/shoal/agent/feed"
 )
 
 // Path is where a coordinator serves the stream.
 const Path = "/shoal/v1/gatewayfeed"
 
 // Beat is how often a coordinator says something, if only that nothing changed.
-const Beat = 30 * time.Second
+const Beat = feed.Beat
 
 // MaxLine bounds a configuration. A coordinator does not make a larger one.
 const MaxLine = 64 << 20
@@ -27,29 +27,10 @@ type Update struct {
 }
 
 // Reader reads lines.
-type Reader struct{ lines *bufio.Scanner }
+type Reader = feed.Reader[Update]
 
 // NewReader reads from r.
-func NewReader(r io.Reader) *Reader {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 64<<10), MaxLine)
-	return &Reader{s}
-}
-
-// Read returns the next line; io.EOF after the last.
-func (r *Reader) Read() (*Update, error) {
-	if !r.lines.Scan() {
-		err := r.lines.Err()
-		if err == nil {
-			return nil, io.EOF
-		}
-		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line is longer than %d bytes", MaxLine)
-		}
-		return nil, err
-	}
-	return Decode(r.lines.Bytes())
-}
+func NewReader(r io.Reader) *Reader { return feed.NewReader(r, MaxLine, Decode) }
 
 // Decode reads one line. What it returns is sound: no socket is named twice, and what
 // refers to a certificate or an authority refers to one that is there.

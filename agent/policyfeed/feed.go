@@ -1,25 +1,25 @@
 package policyfeed
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
+
+	"github.com/shoal-project/shoal/agent/feed"
 )
 
 // Path is where a coordinator serves the stream.
 const Path = "/shoal/v1/policyfeed"
 
 // Beat is how often a coordinator says something, if only that nothing changed.
-const Beat = 30 * time.Second
+const Beat = feed.Beat
 
 // Key names an object; cluster-wide ones have no namespace.
 type Key struct {
@@ -148,29 +148,10 @@ func (u *Update) Empty() bool {
 const maxLine = 16 << 20
 
 // Reader reads lines.
-type Reader struct{ lines *bufio.Scanner }
+type Reader = feed.Reader[Update]
 
 // NewReader reads from r.
-func NewReader(r io.Reader) *Reader {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 64<<10), maxLine)
-	return &Reader{s}
-}
-
-// Read returns the next line; io.EOF after the last.
-func (r *Reader) Read() (*Update, error) {
-	if !r.lines.Scan() {
-		err := r.lines.Err()
-		if err == nil {
-			return nil, io.EOF
-		}
-		if errors.Is(err, bufio.ErrTooLong) {
-			err = fmt.Errorf("a line is longer than %d bytes", maxLine)
-		}
-		return nil, err
-	}
-	return Decode(r.lines.Bytes())
-}
+func NewReader(r io.Reader) *Reader { return feed.NewReader(r, maxLine, Decode) }
 
 // Decode reads one line. What it returns is sound: names are not empty, and
 // addresses are addresses.
