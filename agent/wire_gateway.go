@@ -53,6 +53,7 @@ func (n whole) newGateways() *gateway.Manager {
 		Group:      gatewayUserID,
 		AccessLog:  n.cfg.Gateway.AccessLog,
 		Programmed: func(t *service.Tables) { n.ends.Programmed(withdraw.Gateways, t) },
+		Adopted:    func() { n.ends.Unknown(withdraw.Gateways) },
 		Log:        n.log,
 	}
 	c.HTTPPort, c.HTTPSPort = n.cfg.Gateway.Ports()

@@ -38,7 +38,9 @@ type Config struct {
 	AccessLog           bool
 	// Programmed hears of the tables that the proxy has from then on, nil: there is none.
 	Programmed func(*service.Tables)
-	Log        *slog.Logger
+	// Adopted hears that there is a proxy of before, with what nobody here knows; may be nil.
+	Adopted func()
+	Log     *slog.Logger
 }
 
 // Manager runs the proxy. Its zero value is not ready; use New.
@@ -212,6 +214,9 @@ func (m *Manager) adopt() bool {
 	m.mu.Lock()
 	m.proxy = watch(c, hello.Program)
 	m.mu.Unlock()
+	if m.cfg.Adopted != nil {
+		m.cfg.Adopted()
+	}
 	return true
 }
 

@@ -28,8 +28,8 @@ type Manager struct {
 	cfg Config
 
 	mu sync.Mutex
-	// programmed is what each Carrier of this node holds, without Kernel's while that is not
-	// known.
+	// programmed is what each Carrier of this node holds, nil while that is not known; without
+	// one that carries nothing.
 	programmed map[Carrier]*service.Tables
 	waits      map[*wait]bool
 	running    bool
@@ -70,7 +70,7 @@ func New(cfg Config) *Manager {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, programmed: map[Carrier]*service.Tables{}, waits: map[*wait]bool{},
+	return &Manager{cfg: cfg, programmed: map[Carrier]*service.Tables{Kernel: nil}, waits: map[*wait]bool{},
 		wake: make(chan struct{}, 1), silent: map[string]bool{}}
 }
 
@@ -86,6 +86,13 @@ func (m *Manager) Programmed(by Carrier, t *service.Tables) {
 	if len(m.waits) > 0 {
 		m.poke()
 	}
+}
+
+// Unknown tells that a carrier holds what an agent of before gave it.
+func (m *Manager) Unknown(by Carrier) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.programmed[by] = nil
 }
 
 // poke wakes the goroutine that asks; the caller holds m.mu.
@@ -116,14 +123,11 @@ func (m *Manager) Answer(question []byte) []byte {
 	return out
 }
 
-// carries tells whether new connections are led to an endpoint. Without tables the kernel
-// has those of an earlier agent, which nobody knows. The caller holds m.mu.
+// carries tells whether new connections are led to an endpoint, or may be, as by what an
+// earlier agent made. The caller holds m.mu.
 func (m *Manager) carries(e service.EndpointOf) bool {
-	if m.programmed[Kernel] == nil {
-		return true
-	}
 	for _, t := range m.programmed {
-		if t.Carries(e) {
+		if t == nil || t.Carries(e) {
 			return true
 		}
 	}

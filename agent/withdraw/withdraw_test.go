@@ -178,8 +178,13 @@ func TestWait(t *testing.T) {
 		if len(done) != 0 {
 			t.Fatal("it ended while a node's proxy of Gateways led requests there")
 		}
+		b.Unknown(Gateways)
+		time.Sleep(time.Second)
+		if len(done) != 0 {
+			t.Fatal("it ended while nobody knows what a node's proxy of Gateways has")
+		}
 		b.Programmed(Gateways, nil)
-		if err := <-done; err != nil || ended > 3*time.Second+maxPause {
+		if err := <-done; err != nil || ended > 4*time.Second+maxPause {
 			t.Errorf("ended with %v after %s", err, ended)
 		}
 
