@@ -30,6 +30,16 @@ const (
 	bothDNS      = "10.96.0.10,fd00:10:96::a"
 )
 
+// pool is of addresses that no machine of the cluster's network has.
+const pool = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: shoal-load-balancer, namespace: kube-system}
+data:
+  pool: |
+    addresses: [10.99.0.100-10.99.0.150]
+`
+
 // startCluster starts a cluster whose nodes have the suite's images. After an
 // error the cluster, if there is one, has to be stopped as well.
 func startCluster(ctx context.Context, o options, archive string) (*harness.Cluster, error) {
@@ -98,6 +108,11 @@ func startCluster(ctx context.Context, o options, archive string) (*harness.Clus
 	if err := waitForImport(suiteArchive, logs); err != nil {
 		return c, err
 	}
+	if o.loadBalancer() {
+		if _, err := c.Kubectl(pool, "apply", "-f", "-"); err != nil {
+			return c, err
+		}
+	}
 	if !o.machines() {
 		return c, labelZones(c, o.nodes, o.zones)
 	}
@@ -149,6 +164,7 @@ type suite struct {
 	names         []string // of the specs, where not all
 	options       options
 	node          *nodeMachine // of the suite of nodes
+	netns         string       // where it runs, unless on a machine of nodes
 }
 
 // start starts what the specs run on. After an error the cluster, if there is one, has to be
@@ -166,15 +182,21 @@ func (s *suite) start(ctx context.Context, archive string) (c *harness.Cluster, 
 		c, err = startCluster(ctx, s.options, archive)
 	}
 	s.cluster = c
+	if err == nil {
+		s.netns = c.NetNS
+	}
+	if err == nil && s.options.loadBalancer() {
+		s.netns, _, err = c.Outside()
+	}
 	return c, err
 }
 
-// run runs the specs on the first machine. That some fail is no error.
+// run runs the specs on the first machine, or beside it. That some fail is no error.
 func (s suite) run(ctx context.Context) error {
 	if s.node != nil {
 		return s.node.run(ctx, s)
 	}
-	args := append([]string{"--net=/run/netns/" + s.cluster.NetNS, "--", filepath.Join(s.cache, "ginkgo")},
+	args := append([]string{"--net=/run/netns/" + s.netns, "--", filepath.Join(s.cache, "ginkgo")},
 		s.ginkgoArgs()...)
 	args = append(append(args, filepath.Join(s.cache, "e2e.test"), "--"), s.suiteArgs()...)
 	log, err := os.Create(filepath.Join(s.report, "e2e.log"))

@@ -45,7 +45,7 @@ func main() {
 	flag.StringVar(&o.focus, "focus", os.Getenv("FOCUS"), "regular expression of the specs to run; default FOCUS")
 	flag.StringVar(&o.skip, "skip", os.Getenv("SKIP"), "regular expression of the specs to leave out; default SKIP")
 	flag.StringVar(&o.labels, "labels", os.Getenv("LABELS"), "ginkgo's label filter of the specs to run in place of the "+
-		"conformance specs, \"default\", \"serial\", \"slow\", \"devices\", \"dualstack\" or \"storage\"; "+
+		"conformance specs, \"default\", \"serial\", \"slow\", \"devices\", \"dualstack\", \"loadbalancer\" or \"storage\"; "+
 		"results are recorded in "+wideResults+", those of serial and storage in "+serialResults+" and "+storageResults+
 		"; default LABELS")
 	flag.BoolVar(&o.node, "node", false, "run upstream's suite of nodes, e2e_node, on one node; results are recorded in "+

@@ -28,6 +28,8 @@ const (
 	devicesResults = "tests/conformance/devices.txt"
 	// dualStackResults is that of the specs of clusters with both address families.
 	dualStackResults = "tests/conformance/dualstack.txt"
+	// loadBalancerResults is that of the specs of Services of type LoadBalancer.
+	loadBalancerResults = "tests/conformance/loadbalancer.txt"
 	// causesFile knows why some of them cannot pass.
 	causesFile = "tests/conformance/causes.txt"
 )
@@ -38,6 +40,8 @@ const (
 	beginSerial  = "<!-- totals of serial specs: written by make conformance LABELS=serial -->\n"
 	beginStorage = "<!-- totals of storage: written by make conformance LABELS=storage -->\n"
 	beginDevices = "<!-- totals of devices: written by make conformance LABELS=devices -->\n"
+
+	beginLoadBalancer = "<!-- totals of load balancers: written by make conformance LABELS=loadbalancer -->\n"
 
 	beginDualStack = "<!-- totals of dual stack: written by make conformance LABELS=dualstack -->\n"
 )
@@ -54,11 +58,16 @@ var labelSets = map[string]string{
 		" && Feature: isSubsetOf {VolumeSnapshotDataSource, volumegroupsnapshot}",
 	"devices": "Feature: containsAny DynamicResourceAllocation && !Feature: containsAny OffByDefault && !Alpha && !Flaky" +
 		" && !Slow && !Serial",
-	"dualstack": "Feature: containsAny IPv6DualStack && !Flaky && !Disruptive",
+	"dualstack":    "Feature: containsAny IPv6DualStack && !Flaky && !Disruptive",
+	"loadbalancer": "Feature: containsAny LoadBalancer && !Flaky && !Disruptive",
 }
 
 // dualStack tells whether the cluster has both address families.
 func (o options) dualStack() bool { return o.labels == "dualstack" }
+
+// loadBalancer tells whether the cluster has addresses for load balancers, and the suite runs
+// on a machine beside it, as a load balancer's clients do.
+func (o options) loadBalancer() bool { return o.labels == "loadbalancer" }
 
 // storage tells whether the specs of storage run: on nodes that are machines, with
 // the programs of drivers.
@@ -83,6 +92,8 @@ func (o options) wideRecord() (file, begin string) {
 		return devicesResults, beginDevices
 	case "dualstack":
 		return dualStackResults, beginDualStack
+	case "loadbalancer":
+		return loadBalancerResults, beginLoadBalancer
 	}
 	return wideResults, beginWide
 }

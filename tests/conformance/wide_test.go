@@ -41,6 +41,7 @@ func TestWideRecord(t *testing.T) {
 		"Feature: consistsOf X": {wideResults, beginWide},
 		"serial":                {serialResults, beginSerial}, "storage": {storageResults, beginStorage},
 		"devices": {devicesResults, beginDevices}, "dualstack": {dualStackResults, beginDualStack},
+		"loadbalancer": {loadBalancerResults, beginLoadBalancer},
 	} {
 		if file, begin := (options{labels: labels}).wideRecord(); file != want[0] || begin != want[1] {
 			t.Errorf("labels %q are recorded in %s after %q, want %q", labels, file, begin, want)
@@ -95,7 +96,7 @@ func TestTotalsHavePlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage, beginDevices, beginDualStack} {
+	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage, beginDevices, beginDualStack, beginLoadBalancer} {
 		if _, rest, ok := strings.Cut(string(text), begin); !ok || !strings.Contains(rest, endTable) {
 			t.Errorf("%s has no place between %q and %q", docsPage, begin, endTable)
 		}

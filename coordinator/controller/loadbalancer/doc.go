@@ -12,8 +12,9 @@
 //	                   (AddressesAnnotation, spec.loadBalancerIP), else the one that the
 //	                   Service has, else the first of a pool that is free
 //	what is written    status.loadBalancer.ingress, and the condition Announced, by which
-//	                   agents know the addresses that are theirs to announce. Who may
-//	                   write a Service may not write its status
+//	                   agents know the addresses that are theirs to announce: who may
+//	                   write a Service may not write its status. Then Finalizer, with
+//	                   which a Service stays until its addresses are released
 //
 // Addresses are nowhere else: a new leader reads them in the Services. Should two have
 // one, after a change of leaders in the middle of a write, the younger gets another.

@@ -25,6 +25,10 @@ const (
 	// Announced is the condition of a Service whose addresses were given here. The
 	// agents announce no others.
 	Announced = "shoal.io/Announced"
+	// Finalizer keeps a Service until its addresses are released. It comes after the
+	// condition and goes before it, so that with the condition alone it is told from
+	// the same one of a cloud's controller (KEP-980).
+	Finalizer = "service.kubernetes.io/load-balancer-cleanup"
 )
 
 // waits tells whether a Service has asked for a load balancer and has none.
@@ -50,6 +54,13 @@ func message(s *corev1.Service) string {
 // marked tells whether a Service's addresses were given here.
 func marked(s *corev1.Service) bool {
 	return meta.IsStatusConditionTrue(s.Status.Conditions, Announced)
+}
+
+func isOwn(finalizer string) bool { return finalizer == Finalizer }
+
+// finalized tells whether a Service whose addresses were given here has the finalizer.
+func finalized(s *corev1.Service) bool {
+	return marked(s) && slices.ContainsFunc(s.Finalizers, isOwn)
 }
 
 // served tells whether a Service is to have addresses from here.

@@ -302,9 +302,16 @@ func (r *reconciler) nodeWith(a netip.Addr) string {
 }
 
 func (r *reconciler) write(ctx context.Context, key string, s *corev1.Service, p plan) error {
+	if len(p.addrs) == 0 && finalized(s) {
+		left, err := r.finalize(ctx, key, s, slices.DeleteFunc(slices.Clone(s.Finalizers), isOwn))
+		if err != nil || left.DeletionTimestamp != nil && len(left.Finalizers) == 0 { // it is gone
+			return err
+		}
+		s = left
+	}
 	status, changed := statusFor(s, p, metav1.Now())
 	if !changed {
-		return nil
+		return r.keep(ctx, key, s)
 	}
 	next := s.DeepCopy()
 	next.Status = status
@@ -326,7 +333,28 @@ func (r *reconciler) write(ctx context.Context, key string, s *corev1.Service, p
 		return nil
 	}
 	r.events.Eventf(s, corev1.EventTypeNormal, "AddressAssigned", "Given %v from %s", p.addrs, p.from())
-	return nil
+	return r.keep(ctx, key, written)
+}
+
+// keep sees to it that a Service with addresses from here has the finalizer.
+func (r *reconciler) keep(ctx context.Context, key string, s *corev1.Service) error {
+	if !marked(s) || finalized(s) || s.DeletionTimestamp != nil {
+		return nil
+	}
+	_, err := r.finalize(ctx, key, s, append(slices.Clone(s.Finalizers), Finalizer))
+	return err
+}
+
+// finalize writes a Service's finalizers.
+func (r *reconciler) finalize(ctx context.Context, key string, s *corev1.Service, f []string) (*corev1.Service, error) {
+	next := s.DeepCopy()
+	next.Finalizers = f
+	written, err := r.client.CoreV1().Services(s.Namespace).Update(ctx, next, metav1.UpdateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	r.writes.Wrote(key, written.ResourceVersion)
+	return written, nil
 }
 
 // tellWaiting tells of a Service that has waited long enough for another's load
