@@ -186,7 +186,7 @@ func (s *suite) start(ctx context.Context, archive string) (c *harness.Cluster, 
 		s.netns = c.NetNS
 	}
 	if err == nil && s.options.loadBalancer() {
-		s.netns, _, err = c.Outside()
+		s.netns, _, err = c.Far() // a client with an address as the nodes' is taken for a node
 	}
 	return c, err
 }

@@ -96,7 +96,9 @@ func TestTotalsHavePlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, begin := range []string{beginTable, beginWide, beginSerial, beginStorage, beginDevices, beginDualStack, beginLoadBalancer} {
+	for _, begin := range []string{
+		beginTable, beginWide, beginSerial, beginStorage, beginDevices, beginDualStack, beginLoadBalancer,
+	} {
 		if _, rest, ok := strings.Cut(string(text), begin); !ok || !strings.Contains(rest, endTable) {
 			t.Errorf("%s has no place between %q and %q", docsPage, begin, endTable)
 		}

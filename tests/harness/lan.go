@@ -42,6 +42,9 @@ func Command(netns, program string, args ...string) *exec.Cmd { return in(netns,
 // namespace and its address.
 func (c *Cluster) Outside() (netns, address string, err error) { return c.lan.host() }
 
+// Far is Outside on a network of its own, which the LAN's gateway routes to.
+func (c *Cluster) Far() (netns, address string, err error) { return c.lan.apart() }
+
 // Cut takes the first node's machine off the network, as a pulled cable does.
 func (c *Cluster) Cut() error { return c.lan.cut(1) }
 
