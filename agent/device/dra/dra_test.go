@@ -494,6 +494,85 @@ func TestDriverIsUpdated(t *testing.T) {
 	w.wants(w.m.Drivers.Register("Not A Name", first, []string{drav1.DRAPluginService}), "Not A Name")
 }
 
+// While a driver is updated the new one may be killed and leave its socket: the one before is
+// asked as long as it is there.
+func TestUpdateOfDriverIsKilled(t *testing.T) {
+	w := newWorld(t, claim("a", []string{"d.io"}, "p"), claim("b", []string{"d.io"}, "p"))
+	old, fresh := &program{prepared: map[string]bool{}}, &program{prepared: map[string]bool{}}
+	w.register("d.io", old)
+	endpoint := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	s := grpc.NewServer()
+	drav1.RegisterDRAPluginServer(s, fresh)
+	go func() { _ = s.Serve(l) }()
+	if err := w.m.Drivers.Register("d.io", endpoint, []string{drav1.DRAPluginService}); err != nil {
+		t.Fatal(err)
+	}
+	w.ensure(pod("p", []string{"a"}), "")
+	w.called(fresh, "prepare ns/a/u-a")
+	s.Stop()
+	lost := func() bool {
+		w.m.Drivers.mu.Lock()
+		defer w.m.Drivers.mu.Unlock()
+		return w.m.Drivers.known["d.io"][1].lost
+	}
+	for end := time.Now().Add(time.Minute); !lost(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nobody notices that the driver was killed")
+		}
+	}
+	w.ensure(pod("p", []string{"b"}), "")
+	w.called(old, "prepare ns/b/u-b")
+}
+
+// A driver that comes and goes all the time does not keep the devices of others there.
+func TestWithdrawnBesideFlappingDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		var mu sync.Mutex
+		var deleted []string
+		client.PrependReactor("delete-collection", "resourceslices",
+			func(a clienttesting.Action) (bool, runtime.Object, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				fields := a.(clienttesting.DeleteCollectionAction).GetListRestrictions().Fields
+				name, _ := fields.RequiresExactMatch(resourcev1.ResourceSliceSelectorDriver)
+				deleted = append(deleted, name)
+				return true, nil, nil
+			})
+		programs := &sockets{open: map[string]*bufconn.Listener{}}
+		d := &Drivers{Client: client, Node: "n1", Log: slog.New(slog.DiscardHandler), connect: programs.connect}
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- d.Run(ctx) }()
+		run := func(name string) (stop func()) {
+			kill := programs.serve(name)
+			if err := d.Register(name, name, []string{drav1.DRAPluginService}); err != nil {
+				t.Error(err)
+			}
+			return func() { d.Deregister(name, name); kill() }
+		}
+		time.Sleep(2 * absence)
+		run("leaves.io")()
+		for range 6 {
+			time.Sleep(absence / 3)
+			run("flaps.io")()
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if got := strings.Join(deleted, " "); got != "leaves.io" {
+			t.Errorf("deleted: %q", got)
+		}
+		end()
+		<-done
+	})
+}
+
 // sockets are those of drivers' programs, by path.
 type sockets struct {
 	mu   sync.Mutex

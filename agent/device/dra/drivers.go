@@ -198,10 +198,17 @@ func (d *Drivers) tell() {
 func (d *Drivers) find(name string) (drav1.DRAPluginClient, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if list := d.known[name]; len(list) > 0 {
-		return list[len(list)-1], nil
+	list := d.known[name]
+	if len(list) == 0 {
+		return nil, fmt.Errorf("DRA driver %s is not registered", name)
 	}
-	return nil, fmt.Errorf("DRA driver %s is not registered", name)
+	// In an update the newest may have ended without a word while the one before still serves.
+	for _, one := range slices.Backward(list) {
+		if !one.lost {
+			return one, nil
+		}
+	}
+	return list[len(list)-1], nil
 }
 
 // counted has the calls of a driver counted.
@@ -251,10 +258,9 @@ func (d *Drivers) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
-			if !first { // else it is looked at soon
-				look.Reset(absence)
+			if first {
+				continue // it is looked at soon
 			}
-			continue
 		case <-look.C:
 		}
 		next, err := d.withdraw(ctx, first)
@@ -293,8 +299,8 @@ func (d *Drivers) withdraw(ctx context.Context, all bool) (time.Duration, error)
 	for name, since := range d.left {
 		if rest := absence - time.Since(since); rest <= 0 {
 			away.Insert(name)
-		} else {
-			next = max(next, rest)
+		} else if next == 0 || rest < next {
+			next = rest
 		}
 	}
 	d.mu.Unlock()
