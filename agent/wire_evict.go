@@ -108,6 +108,7 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		},
 		Free:     images.DeleteUnused,
 		FreeLogs: func(context.Context) error { return p.past.DeleteAll() },
+		FreeDead: p.pods.RemoveDead,
 		Evict: func(obj *corev1.Pod, c evict.Cause, grace time.Duration) {
 			b.events.Annotated(obj, c.Annotations, corev1.EventTypeWarning, evict.Reason, c.Message)
 			v := podrecord.Verdict{Phase: corev1.PodFailed, Reason: evict.Reason, Message: c.Message}
@@ -117,7 +118,7 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		Count: evictions(b),
 		Gone: func(obj *corev1.Pod) bool {
 			v, ok := p.pods.View(obj.UID)
-			return !ok || v.Ended
+			return !ok || v.Ended && len(v.Observed.Containers) == 0
 		},
 		Tell:    warn,
 		Changed: changed,

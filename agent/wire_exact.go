@@ -29,6 +29,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/pod/launch"
+	podrecord "github.com/shoal-project/shoal/agent/record"
 )
 
 // exact are the parts of the machine that containers have for themselves, and what aligns
@@ -305,17 +306,29 @@ func (e *exact) created(ctx context.Context, p *corev1.Pod, c *corev1.Container,
 }
 
 // fixed tells why a pod's resources cannot change while it runs, in upstream's words.
-func (e *exact) fixed(p *corev1.Pod) string {
+func (e *exact) fixed(p, allocated *corev1.Pod) string {
 	if launch.QoS(p) != corev1.PodQOSGuaranteed {
 		return ""
 	}
+	const infeasible = "Resize is infeasible for Guaranteed Pods alongside %s Manager policy %q"
 	switch {
-	case e.cpus != nil:
-		return "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy"
-	case e.memory != nil:
-		return "Resize is infeasible for Guaranteed Pods alongside Memory Manager static policy"
+	case e.cpus != nil && asksForOther(corev1.ResourceCPU, p, allocated):
+		return fmt.Sprintf(infeasible, "CPU", config.CPUManagerStatic)
+	case e.memory != nil && asksForOther(corev1.ResourceMemory, p, allocated):
+		return fmt.Sprintf(infeasible, "Memory", config.MemoryManagerOn)
 	}
 	return ""
+}
+
+// asksForOther tells whether a container of p asks for more or less of a resource than it has.
+func asksForOther(name corev1.ResourceName, p, allocated *corev1.Pod) (other bool) {
+	has := map[string]corev1.ResourceList{}
+	podrecord.EachContainer(allocated, func(c *corev1.Container) { has[c.Name] = c.Resources.Requests })
+	podrecord.EachContainer(p, func(c *corev1.Container) {
+		was := has[c.Name][name]
+		other = other || !was.Equal(c.Resources.Requests[name])
+	})
+	return other
 }
 
 // run keeps containers on their CPUs until ctx ends.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/device/cpu"
+	"github.com/shoal-project/shoal/agent/device/memory"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
 )
@@ -111,5 +113,40 @@ func TestNothingExact(t *testing.T) {
 	e.forget()
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("records are left: %v", err)
+	}
+}
+
+// Of a Guaranteed pod only what a manager has given cannot change while it runs; upstream's words.
+func TestFixed(t *testing.T) {
+	pod := func(cpu, memory string) *corev1.Pod {
+		list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
+			corev1.ResourceMemory: resource.MustParse(memory)}
+		return &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{
+			{Name: "c", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}}}
+	}
+	has := pod("1", "1Gi")
+	burstable := pod("2", "2Gi")
+	burstable.Spec.Containers[0].Resources.Limits = nil
+	cpus := &exact{cpus: &cpu.Manager{}}
+	memories := &exact{memory: &memory.Manager{}}
+	for _, c := range []struct {
+		name string
+		e    *exact
+		p    *corev1.Pod
+		want string
+	}{
+		{"cpu", cpus, pod("2", "1Gi"),
+			`Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`},
+		{"only-memory", cpus, pod("1", "2Gi"), ""},
+		{"memory", memories, pod("1", "2Gi"),
+			`Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"`},
+		{"only-cpu", memories, pod("2", "1Gi"), ""},
+		{"burstable", cpus, burstable, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.e.fixed(c.p, has); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
 	}
 }

@@ -265,6 +265,7 @@ func TestNode(t *testing.T) {
 			},
 			Free:     func(context.Context) error { tell("free"); left.Add(10); return nil },
 			FreeLogs: func(context.Context) error { tell("free logs"); return nil },
+			FreeDead: func(context.Context) error { tell("free dead"); return nil },
 			Evict: func(p *corev1.Pod, _ Cause, grace time.Duration) {
 				tell("evict " + p.Name + " in " + grace.String())
 				going[p.Name] = time.Now().Add(5 * time.Second)
@@ -292,8 +293,8 @@ func TestNode(t *testing.T) {
 		time.Sleep(12 * time.Second)
 		synctest.Wait()
 		const met = "EvictionThresholdMet: Attempting to reclaim ephemeral-storage"
-		want := []string{"0s changed", "0s " + met, "0s free logs", "0s free", "0s evict a in 1s", "5s " + met,
-			"5s free logs", "5s free", "5s evict b in 1s"}
+		want := []string{"0s changed", "0s " + met, "0s free logs", "0s free dead", "0s free",
+			"0s evict a in 1s", "5s " + met, "5s free logs", "5s free dead", "5s free", "5s evict b in 1s"}
 		mu.Lock()
 		if len(done) < len(want) || !slices.Equal(done[:len(want)], want) {
 			t.Errorf("%q, want %q", done, want)

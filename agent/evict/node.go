@@ -25,11 +25,12 @@ type Node struct {
 	Pods    func() []*corev1.Pod
 	Use     func(ctx context.Context, files bool) (func(*corev1.Pod) (PodUse, bool), error)
 	// Free deletes what nobody uses on the disk of images, FreeLogs logs of pods that are
-	// gone.
+	// gone, FreeDead what containers have left that ended, on both disks.
 	Free     func(ctx context.Context) error
 	FreeLogs func(ctx context.Context) error
+	FreeDead func(ctx context.Context) error
 	// Evict ends a pod within a grace period of at least a second, Gone tells whether
-	// it has ended.
+	// it has ended, and nothing is left of its containers.
 	// Count counts an eviction for a signal.
 	Evict func(p *corev1.Pod, c Cause, grace time.Duration)
 	Count func(signal string)
@@ -172,11 +173,11 @@ func (n *Node) frees(signal string) []func(context.Context) error {
 	case !images && signal != NodeFSAvailable && signal != NodeFSInodesFree:
 		return nil
 	case !n.Layout.ImageFS:
-		return []func(context.Context) error{n.FreeLogs, n.Free}
+		return []func(context.Context) error{n.FreeLogs, n.FreeDead, n.Free}
 	case images:
-		return []func(context.Context) error{n.Free}
+		return []func(context.Context) error{n.FreeDead, n.Free}
 	}
-	return []func(context.Context) error{n.FreeLogs}
+	return []func(context.Context) error{n.FreeLogs, n.FreeDead}
 }
 
 // end evicts the first pod by rank that may be, one a look.

@@ -187,6 +187,9 @@ func hostPorts(p *corev1.Pod) []hostPort {
 	return out
 }
 
+// reasonEvicted is that of a pod that the node ends, or does not take, for want of something.
+const reasonEvicted = "Evicted"
+
 // pressed tells why a node under pressure does not take a pod: it takes the system's;
 // where memory alone is short, those too that ask for some or tolerate the lack.
 func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *record.Verdict {
@@ -200,7 +203,7 @@ func pressed(p *corev1.Pod, conditions map[corev1.NodeConditionType]bool) *recor
 			return nil
 		}
 	}
-	return &record.Verdict{Reason: "Evicted",
+	return &record.Verdict{Reason: reasonEvicted,
 		Message: fmt.Sprintf("The node had condition: %v. ", slices.Sorted(maps.Keys(conditions)))}
 }
 

@@ -1,6 +1,9 @@
 package pod
 
 import (
+	"context"
+	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -170,9 +173,107 @@ func (d *deadOfNode) forget(uid types.UID) {
 	delete(d.pods, uid)
 }
 
+// evicted tells whether a pod ended for want of something on the node. What its containers
+// wrote is what there is too much of, and goes with them before the pod does.
+func evicted(r *record.Pod) bool { return r.Ended != nil && r.Ended.Reason == reasonEvicted }
+
+// unneeded are the IDs of all runs that have ended and that the pod does not go on from.
+func unneeded(in Input) map[string]bool {
+	ids := map[string]bool{}
+	runs, _ := deadRuns(in, 0)
+	for _, r := range runs {
+		if !r.needed {
+			ids[r.id] = true
+		}
+	}
+	return ids
+}
+
+// shed has pods remove what ended containers have left, while the disk is short.
+type shed struct {
+	mu sync.Mutex
+	// left are pods that have such containers; done is closed when there are none, nil while
+	// nobody waits.
+	left map[types.UID]bool
+	done chan struct{}
+}
+
+func (s *shed) under() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done != nil
+}
+
+// begin returns a channel that is closed when none of the pods has any left.
+func (s *shed) begin(pods map[types.UID]bool) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left, s.done = pods, make(chan struct{})
+	if len(pods) == 0 {
+		close(s.done)
+	}
+	return s.done
+}
+
+// seen takes how many of a pod are to go.
+func (s *shed) seen(uid types.UID, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n > 0 || s.done == nil || !s.left[uid] {
+		return
+	}
+	if delete(s.left, uid); len(s.left) == 0 {
+		close(s.done)
+	}
+}
+
+func (s *shed) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left, s.done = nil, nil
+}
+
+// shedTime bounds how long RemoveDead waits: a worker may wait for its runtime.
+const shedTime = 30 * time.Second
+
+// RemoveDead removes the containers that have ended and that no pod goes on from, with what
+// they wrote and their logs, whatever the limits are. One at a time calls it.
+func (m *Manager) RemoveDead(ctx context.Context) error {
+	pods := map[types.UID]bool{}
+	m.mu.Lock()
+	workers := m.list()
+	m.mu.Unlock()
+	for _, w := range workers {
+		if o := w.view().Observed; slices.ContainsFunc(o.Containers, exited) {
+			pods[w.uid] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, shedTime)
+	defer cancel()
+	done := m.shed.begin(maps.Clone(pods))
+	defer m.shed.end()
+	for uid := range pods {
+		m.Poke(uid)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("containers that have ended: %w", ctx.Err())
+	}
+}
+
+func exited(o record.Observation) bool { return o.State == record.Exited }
+
 // surplus are the IDs of a pod's dead containers that have to go now; next is when there
 // may be others.
 func (m *Manager) surplus(uid types.UID, in Input) (ids map[string]bool, next time.Time) {
+	if shedding := m.shed.under(); shedding || evicted(in.Record) {
+		ids = unneeded(in)
+		m.dead.forget(uid)
+		m.shed.seen(uid, len(ids))
+		return ids, time.Time{}
+	}
 	runs, next := deadRuns(in, m.Dead.MinAge)
 	kept, rest := newest(runs, m.Dead.PerContainer)
 	ids = map[string]bool{}

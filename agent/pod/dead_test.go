@@ -268,3 +268,69 @@ func TestDeadContainerIsRecordedFirst(t *testing.T) {
 		}
 	})
 }
+
+// What the containers of an evicted pod wrote goes at once, on a disk that takes no record too;
+// how they ended stays known.
+func TestEvictedPodLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		disk := fullDisk{e, &atomic.Bool{}}
+		m.Dead, m.Records = DeadLimits{PerContainer: 1, Node: -1}, disk
+		m.Update(testPod(corev1.RestartPolicyAlways, "a", "b"), SourceAPI)
+		expect(t, f, "a#0=run b#0=run")
+		disk.full.Store(true)
+		m.Evict("u", record.Verdict{Phase: corev1.PodFailed, Reason: "Evicted"}, nil, 1)
+		synctest.Wait()
+		time.Sleep(5 * time.Second)
+		expect(t, f, "")
+		disk.full.Store(false)
+		time.Sleep(keepAgain)
+		synctest.Wait()
+		for _, name := range []string{"a", "b"} {
+			if e.records["u"].Get(name).Seen == nil {
+				t.Errorf("how %s ended is not known", name)
+			}
+		}
+	})
+}
+
+// While the disk is short all go that no pod goes on from.
+func TestRemoveDead(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Dead = DeadLimits{PerContainer: 5, Node: -1, MinAge: time.Hour}
+		for _, uid := range []types.UID{"u", "v", "w"} {
+			policy := corev1.RestartPolicyNever
+			if uid == "w" {
+				policy = corev1.RestartPolicyAlways
+			}
+			p := testPod(policy, string(uid))
+			p.UID, p.Name = uid, string(uid)
+			m.Update(p, SourceAPI)
+			synctest.Wait()
+			if uid != "v" {
+				f.end(string(uid), 1)
+			}
+		}
+		expect(t, f, "u#0=exit1 v#0=run w#0=exit1 w#1=run")
+		f.end("w", 1)
+		expect(t, f, "u#0=exit1 v#0=run w#0=exit1 w#1=exit1") // the last run waits for the next
+		if err := m.RemoveDead(t.Context()); err != nil {
+			t.Error(err)
+		}
+		expect(t, f, "v#0=run w#1=exit1")
+		if err := m.RemoveDead(t.Context()); err != nil {
+			t.Errorf("nothing to do: %v", err)
+		}
+		m.Update(testPod(corev1.RestartPolicyNever, "x"), SourceAPI)
+		expect(t, f, "v#0=run w#1=exit1 x#0=run")
+		f.end("x", 0)
+		expect(t, f, "v#0=run w#1=exit1 x#0=exit0") // the limits count again
+	})
+}

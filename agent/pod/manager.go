@@ -116,9 +116,9 @@ type Manager struct {
 	// gets that of a pod that is gone; nil: nobody cares, they are deleted.
 	LogsIn   func(dir string)
 	KeepLogs func(dir string) error
-	// Fixed tells why a pod's resources cannot change while it runs, empty if they can; nil:
-	// all can.
-	Fixed func(p *corev1.Pod) string
+	// Fixed tells why a pod that runs with what allocated has cannot have what p has, empty if
+	// it can; nil: all can.
+	Fixed func(p, allocated *corev1.Pod) string
 	// HasPlugin tells whether plugins give the devices of a resource, and so who has
 	// how many; nil: no resource's.
 	HasPlugin func(corev1.ResourceName) bool
@@ -183,6 +183,7 @@ type Manager struct {
 	users   sync.Mutex // one allocation of users at a time
 	growing sync.Mutex // one allocation of resources at a time
 	dead    deadOfNode
+	shed    shed
 	ctx     context.Context
 	wg      sync.WaitGroup
 	mu      sync.Mutex

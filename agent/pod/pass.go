@@ -322,8 +322,10 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			j.turn = nil
 		}
 	case Remove:
-		if newest := o.Latest(a.Name); newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) {
-			return false // only the runtime knows for sure how it ended
+		if newest := o.Latest(a.Name); newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) && !evicted(w.rec) {
+			// Only the runtime knows for sure how it ended. A pod that was evicted has failed
+			// in any case, and may itself be why the disk is full.
+			return false
 		}
 		if err := w.m.Runtime.RemoveContainer(ctx, a.ID); err != nil {
 			w.retryLater(ctx, "remove a container", err)

@@ -132,8 +132,8 @@ func (w *worker) deferResize(p *corev1.Pod, v *record.Verdict) {
 // has, asks for now. Of pods that wait for room those that go first are counted
 // as if they had what they ask for, where it fits, beside what they have.
 func (w *worker) resizeRefusal(p, allocated *corev1.Pod) *record.Verdict {
-	if static := w.m.Fixed; static != nil {
-		if why := static(p); why != "" {
+	if fixed := w.m.Fixed; fixed != nil {
+		if why := fixed(p, allocated); why != "" {
 			return &record.Verdict{Reason: corev1.PodReasonInfeasible, Message: why}
 		}
 	}
