@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/distribution/reference"
@@ -173,6 +174,9 @@ func (p *Plugin) run(ctx context.Context, image string) (*credentialv1.Credentia
 	cmd.Stdin = bytes.NewReader(asked)
 	said, wrong := &process.Output{Limit: maxAnswer}, &process.Output{Limit: maxError}
 	cmd.Stdout, cmd.Stderr = said, wrong
+	// One that hangs ends with all that it started: each pull of an image tries again.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // for what it left behind with its pipes
 	err = cmd.Run()
 	if ctx.Err() != nil {

@@ -1,12 +1,14 @@
 package registry
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -215,6 +217,44 @@ func TestPluginFails(t *testing.T) {
 				t.Errorf("%v, %v", users(got), err)
 			}
 		})
+	}
+}
+
+// A program that hangs leaves none of those behind that it started.
+func TestHangingPluginEnds(t *testing.T) {
+	dir := t.TempDir()
+	path, started := filepath.Join(dir, "provider"), filepath.Join(dir, "started")
+	script := fmt.Sprintf("#!/bin/sh\nsleep 300 >/dev/null 2>&1 &\necho $! >%[1]s.new\nmv %[1]s.new %[1]s\nwait\n", started)
+	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var child int
+	go func() {
+		defer cancel()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if b, err := os.ReadFile(started); err == nil {
+				fmt.Sscan(string(b), &child)
+				return
+			}
+		}
+	}()
+	if _, err := (&Plugin{name: "provider", path: path}).run(ctx, "a.example/x"); err == nil {
+		t.Error("no error")
+	}
+	if child == 0 {
+		t.Fatal("it did not start")
+	}
+	// Who has no parent any more is reaped by somebody else: a moment later, or never.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			_ = syscall.Kill(child, syscall.SIGKILL)
+			t.Fatalf("process %d runs on: %s", child, stat)
+		}
 	}
 }
 
