@@ -85,14 +85,27 @@ func (w *watcher) run() {
 			return // closed
 		}
 		for _, e := range events[:n] {
-			w.mu.Lock()
-			id := w.ids[e.Fd]
-			delete(w.ids, e.Fd)
-			w.mu.Unlock()
-			unix.Close(int(e.Fd)) // also leaves the epoll
-			go w.ended(id)        // killing leftovers may take a moment
+			if id, ok := w.drop(e.Fd); ok {
+				go w.ended(id) // killing leftovers may take a moment
+			}
 		}
 	}
+}
+
+// drop forgets a process that has ended, and tells whose monitor it was. Its descriptor leaves
+// the epoll before it is closed: by closing alone it stays there while a child that is just
+// being started has a copy, and its number, which may be another file's by then, comes again.
+func (w *watcher) drop(fd int32) (id string, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id, ok = w.ids[fd]; !ok {
+		return "", false
+	}
+	delete(w.ids, fd)
+	// It fails where the watch has been closed, which ends what is told of the descriptor too.
+	_ = w.control(func(ep int) error { return unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, int(fd), nil) })
+	unix.Close(int(fd))
+	return id, true
 }
 
 // Close ends the watch.

@@ -1,0 +1,70 @@
+package container
+
+import (
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A child that is being started has a copy of each descriptor for a moment. When a monitor ends
+// then, no file is closed that has got the number of its descriptor since.
+func TestWatcherClosesOnlyItsOwn(t *testing.T) {
+	var told atomic.Int32
+	ended := make(chan string, 16)
+	w, err := newWatcher(func(id string) {
+		if told.Add(1) <= int32(cap(ended)) {
+			ended <- id
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cmd := exec.Command("sleep", "300")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.add(cmd.Process.Pid, "a"); err != nil {
+		t.Fatal(err)
+	}
+	w.mu.Lock()
+	var copied int
+	for fd := range w.ids {
+		if copied, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 100); err != nil {
+			t.Error(err)
+		}
+	}
+	w.mu.Unlock()
+	defer unix.Close(copied)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	select {
+	case id := <-ended:
+		if id != "a" {
+			t.Errorf("%q has ended", id)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody tells of the end")
+	}
+	// These get the numbers that are free, that of the monitor among them.
+	for range 16 {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		time.Sleep(time.Millisecond)
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0); err != nil {
+			t.Errorf("somebody closed file %d: %v", f.Fd(), err)
+		}
+	}
+	if n := told.Load(); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+}
