@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -95,10 +97,24 @@ func (g *Groups) Set(path string, l Limits) error {
 	return errors.Join(g.cgroups.Set(path, g.resources(l)), g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}))
 }
 
-// Delete removes a group.
+// Delete removes a group, whose containers have ended. What is in it nevertheless ends: an OCI
+// runtime whose monitor was killed waits for ever in the group of what it was to make, and the
+// pod would end as late.
 func (g *Groups) Delete(path string) error {
 	defer g.took("destroy", time.Now())
-	return errors.Join(g.cgroups.Delete(path), g.reserved.put(path, protected{}))
+	err := g.cgroups.Delete(path)
+	if err != nil && g.isPod(path) {
+		if err = g.cgroups.Kill(path); err == nil {
+			err = g.cgroups.Delete(path)
+		}
+	}
+	return errors.Join(err, g.reserved.put(path, protected{}))
+}
+
+// isPod tells whether a group is that of a pod: no other's processes are ours to end.
+func (g *Groups) isPod(path string) bool {
+	classes := []string{g.Kubepods(), g.Class(corev1.PodQOSBurstable), g.Class(corev1.PodQOSBestEffort)}
+	return slices.Contains(classes, filepath.Dir(path)) && !slices.Contains(classes, path)
 }
 
 // Use is what all pods use together.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,6 +84,43 @@ func TestGroups(t *testing.T) {
 	}
 	if err := g.Delete(path); err != nil || g.cgroups.HasFile(path, "cgroup.procs") {
 		t.Errorf("the pod's group is left: %v", err)
+	}
+}
+
+// A process that is left in a pod's group does not keep the pod; those of other groups are not ours.
+func TestLeftoversEndWithThePod(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root makes control groups")
+	}
+	tree := Tree{Driver: cgroup.Cgroupfs, Root: fmt.Sprintf("/shoal-qos-left-%d", os.Getpid())}
+	g := open(t, tree, false)
+	t.Cleanup(func() { remove(t, g) })
+	pod := tree.Pod(corev1.PodQOSBurstable, "u")
+	if err := g.cgroups.Ensure(pod+"/c", cgroup.Resources{}); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("sleep", "300")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if err := g.cgroups.AddMonitor(pod+"/c", cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if pids, err := g.cgroups.Pids(pod); err != nil || len(pids) != 1 {
+		t.Errorf("the group has %v, %v", pids, err)
+	}
+	if err := g.Delete(pod); err != nil || g.cgroups.HasFile(pod, "cgroup.procs") {
+		t.Errorf("the pod's group is left: %v", err)
+	}
+	_ = cmd.Process.Kill()
+	<-ended
+	for _, path := range []string{"/", "", tree.Root, g.Kubepods(), g.Class(corev1.PodQOSBurstable),
+		g.Class(corev1.PodQOSBestEffort), pod + "/c", "/pod"} {
+		if g.isPod(path) {
+			t.Errorf("%q is taken for a pod's", path)
+		}
 	}
 }
 

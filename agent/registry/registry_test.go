@@ -224,7 +224,8 @@ func TestPluginFails(t *testing.T) {
 func TestHangingPluginEnds(t *testing.T) {
 	dir := t.TempDir()
 	path, started := filepath.Join(dir, "provider"), filepath.Join(dir, "started")
-	script := fmt.Sprintf("#!/bin/sh\nsleep 300 >/dev/null 2>&1 &\necho $! >%[1]s.new\nmv %[1]s.new %[1]s\nwait\n", started)
+	script := fmt.Sprintf("#!/bin/sh\nsleep 300 >/dev/null 2>&1 &\n"+
+		"echo $! >%[1]s.new\nmv %[1]s.new %[1]s\nwait\n", started)
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
