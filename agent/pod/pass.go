@@ -322,7 +322,8 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 			j.turn = nil
 		}
 	case Remove:
-		if newest := o.Latest(a.Name); newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) && !evicted(w.rec) {
+		newest := o.Latest(a.Name)
+		if newest.ID == a.ID && newest.State == record.Exited && !w.keep(p) && !evicted(w.rec) {
 			// Only the runtime knows for sure how it ended. A pod that was evicted has failed
 			// in any case, and may itself be why the disk is full.
 			return false
