@@ -35,6 +35,9 @@ func (n whole) newGateways() *gateway.Manager {
 		if err := gateway.End(gatewayDir(n.cfg)); err != nil {
 			n.log.Warn("a gateway proxy of before goes on", "err", err)
 		}
+		if err := n.kept.gateways.Clear(func(string) bool { return true }); err != nil {
+			n.log.Warn("what is known of Gateways stays on the disk", "err", err)
+		}
 		return nil
 	}
 	self, err := os.Executable()
@@ -51,6 +54,8 @@ func (n whole) newGateways() *gateway.Manager {
 		Program:    filepath.Join(filepath.Dir(self), "shoal-gateway"),
 		User:       gatewayUserID,
 		Group:      gatewayUserID,
+		Kept:       n.kept.gateways,
+		KeepKeys:   n.cfg.KeepSecrets(),
 		AccessLog:  n.cfg.Gateway.AccessLog,
 		Programmed: func(t *service.Tables) { n.ends.Programmed(withdraw.Gateways, t) },
 		Adopted:    func() { n.ends.Unknown(withdraw.Gateways) },

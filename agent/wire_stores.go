@@ -13,6 +13,7 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/device/dra"
 	"github.com/shoal-project/shoal/agent/device/plugin"
+	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	podrecord "github.com/shoal-project/shoal/agent/record"
 	"github.com/shoal-project/shoal/agent/source"
 	"github.com/shoal-project/shoal/agent/volume"
@@ -63,8 +64,10 @@ type stores struct {
 	// nil on a hollow node.
 	devices   *checkpoint.Store[plugin.Pod]
 	resources *checkpoint.Store[plugin.Known]
-	objects   source.Saved
-	tokens    volume.Saved
+	// gateways are what the gateway proxy does, with certificates' keys; nil on a hollow node.
+	gateways *checkpoint.Store[gatewayfeed.Config]
+	objects  source.Saved
+	tokens   volume.Saved
 }
 
 func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
@@ -93,6 +96,9 @@ func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
 		return s, err
 	}
 	if s.resources, err = openStore[plugin.Known](cfg, "resources", keys, log); err != nil {
+		return s, err
+	}
+	if s.gateways, err = openStore[gatewayfeed.Config](cfg, "gateways", keys, log); err != nil {
 		return s, err
 	}
 	objects, err := openStore[source.SavedObject](cfg, "objects", keys, log)
@@ -126,4 +132,5 @@ func (s stores) close() {
 	s.claims.Close()
 	s.devices.Close()
 	s.resources.Close()
+	s.gateways.Close()
 }

@@ -82,6 +82,9 @@ func (s *Store[T]) Put(key string, v *T) error {
 	if err != nil {
 		return fmt.Errorf("checkpoint %s: %w", key, err)
 	}
+	if len(body) > maxRecord-headSize-overhead {
+		return fmt.Errorf("checkpoint %s: %w", key, errTooLarge) // it would not be read
+	}
 	sum := crc32.ChecksumIEEE(body)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,6 +26,9 @@ const (
 	headSize   = len(sealedHead) + 2*idBytes + 1
 )
 
+// overhead is what a sealed record has beside its head and its text.
+const overhead = chacha20poly1305.NonceSizeX + chacha20poly1305.Overhead
+
 // maxRecord is far above what the API takes for an object (3 MiB).
 const maxRecord = 32 << 20
 

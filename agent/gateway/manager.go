@@ -36,6 +36,10 @@ type Config struct {
 	// HTTPPort and HTTPSPort are those of Ingresses; 0: not answered.
 	HTTPPort, HTTPSPort uint16
 	AccessLog           bool
+	// Kept outlives a reboot; nil: after one, a coordinator must tell all anew. KeepKeys: what
+	// has a certificate's key is kept too.
+	Kept     Kept
+	KeepKeys bool
 	// Programmed hears of the tables that the proxy has from then on, nil: there is none.
 	Programmed func(*service.Tables)
 	// Adopted hears that there is a proxy of before, with what nobody here knows; may be nil.
@@ -53,6 +57,8 @@ type Manager struct {
 	refused  map[string]string // sockets that could not be made, with why
 	sent     *gatewayfeed.Config
 	backends map[string][]netip.AddrPort // as the proxy has them
+	kept     map[string]bool             // the records that there are
+	unkept   bool                        // that they cannot be written was told
 
 	mu    sync.Mutex // of the connection: metrics are asked for from elsewhere
 	proxy *connection
@@ -60,7 +66,8 @@ type Manager struct {
 
 // New does nothing yet.
 func New(c Config) *Manager {
-	return &Manager{cfg: c, log: c.Log, sockets: map[string]*os.File{}, refused: map[string]string{}}
+	return &Manager{cfg: c, log: c.Log, sockets: map[string]*os.File{}, refused: map[string]string{},
+		kept: map[string]bool{}}
 }
 
 // retryTime is how long after a failure the proxy is tried again.
@@ -83,6 +90,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			stopHearing()
 		}
 	}()
+	m.restore()
 	told := false
 	look := time.NewTicker(lookTime)
 	look.Stop() // there is nothing to look at
@@ -99,6 +107,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		case <-changed:
 		case c := <-configs:
 			m.config = c
+			m.keep()
 		case <-look.C:
 			if m.alive() {
 				continue
@@ -120,12 +129,13 @@ func (m *Manager) Run(ctx context.Context) error {
 		switch wanted := tables.Gateways() > 0; {
 		case wanted && stopHearing == nil:
 			stopHearing = m.startHearing(ctx, &hearing, configs)
-		case !wanted && stopHearing != nil:
-			stopHearing()
-			stopHearing = nil
+		case !wanted && (stopHearing != nil || m.proxy != nil || m.config != nil):
+			if stopHearing != nil {
+				stopHearing()
+				stopHearing = nil
+			}
 			m.config = &gatewayfeed.Config{}
-		case !wanted && m.proxy != nil:
-			m.config = &gatewayfeed.Config{}
+			m.keep()
 		}
 		if m.config == nil {
 			continue

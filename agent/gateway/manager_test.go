@@ -3,9 +3,11 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"syscall"
@@ -63,6 +66,82 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
+// records are kept in memory.
+type records struct {
+	all  map[string]*gatewayfeed.Config
+	fail error
+}
+
+func (r *records) All() (map[string]*gatewayfeed.Config, error) { return maps.Clone(r.all), nil }
+
+func (r *records) Put(key string, c *gatewayfeed.Config) error {
+	if r.fail != nil {
+		return r.fail
+	}
+	r.all[key] = c
+	return nil
+}
+
+func (r *records) Delete(key string) error {
+	delete(r.all, key)
+	return nil
+}
+
+// TestKept: each port has a record with the certificates that it names; what is not told any
+// more has none, and neither has what could not be written or, where keys are not kept, has
+// one. What cannot be true is not taken.
+func TestKept(t *testing.T) {
+	c := configOf(28000)
+	c.Ports = append(c.Ports, gatewayfeed.Port{Number: 28001, Listeners: []gatewayfeed.Listener{{
+		Name: "s", Protocol: gatewayfeed.HTTPS, Certificates: []string{"one"}}}})
+	c.Certificates = map[string]gatewayfeed.Certificate{"one": {Chain: "c", Key: "k"}}
+	r := &records{all: map[string]*gatewayfeed.Config{}}
+	manager := func(keys bool) *Manager {
+		m := New(Config{Kept: r, KeepKeys: keys, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		m.restore()
+		return m
+	}
+	m := manager(true)
+	if m.config != nil {
+		t.Errorf("nothing was kept, and there is %+v", m.config)
+	}
+	m.config = c
+	m.keep()
+	if len(r.all) != 2 || len(r.all["tcp/28000"].Certificates) != 0 || r.all["tcp/28001"].Certificates["one"].Key != "k" {
+		t.Errorf("kept are %+v", r.all)
+	}
+	if m = manager(true); !reflect.DeepEqual(m.config, c) {
+		t.Errorf("restored %+v, not %+v", m.config, c)
+	}
+	if m = manager(false); len(m.config.Ports) != 1 || len(r.all) != 1 {
+		t.Errorf("without keys there are %+v, and kept are %+v", m.config, r.all)
+	}
+	m.config = c
+	m.keep()
+	if len(r.all) != 1 {
+		t.Errorf("a key is kept: %+v", r.all)
+	}
+	m = manager(true)
+	r.fail = errors.New("no space")
+	m.config = configOf(28000)
+	m.config.Ports[0].Public = 81
+	m.keep()
+	if len(r.all) != 0 {
+		t.Errorf("what is not true any more is kept: %+v", r.all)
+	}
+	r.fail = nil
+	m.keep()
+	m.config = &gatewayfeed.Config{}
+	m.keep()
+	if len(r.all) != 0 {
+		t.Errorf("what nobody tells any more is kept: %+v", r.all)
+	}
+	r.all["tcp/28000"], r.all["tcp/22"] = configOf(28001), configOf(22)
+	if m = manager(true); m.config != nil || len(r.all) != 0 {
+		t.Errorf("what cannot be was taken: %+v, %+v", m.config, r.all)
+	}
+}
+
 // TestProcess: the real proxy comes with the first Gateway's Service, outlives the manager,
 // is taken over by the next, comes back when it is killed, and goes with the last Service.
 func TestProcess(t *testing.T) {
@@ -102,14 +181,18 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	gateway := &service.Service{Key: service.Key{Namespace: "ns", Name: "gateway"}, Gateway: true}
-	asked := 0
+	asked, away := 0, false
+	kept := &records{all: map[string]*gatewayfeed.Config{}}
 	services := &known{tables: service.NewTables(serviceOf("hello", backend.Listener.Addr().String())),
 		changed: make(chan struct{}, 1)}
 	c := Config{
 		Services: services, Dir: filepath.Join(dir, "run"), Program: program, User: 64731, Group: 64731,
+		Kept: kept, KeepKeys: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Feed: func(ctx context.Context) (io.ReadCloser, error) {
-			asked++
+			if asked++; away {
+				return nil, errors.New("no coordinator is in reach")
+			}
 			r, w := io.Pipe()
 			go func() {
 				_, _ = w.Write(append(line, '\n'))
@@ -186,11 +269,24 @@ func TestProcess(t *testing.T) {
 		return ok && pid() != first, got
 	})
 	stop()
+
+	// A reboot while no coordinator is in reach.
+	if err := End(c.Dir); err != nil {
+		t.Fatal(err)
+	}
+	away = true
+	stop = run()
+	harness.Eventually(t, "the proxy answers from what was kept", answers)
+	stop()
+	away = false
 	services.tables = services.tables.With(map[service.Key]*service.Service{gateway.Key: nil})
 	stop = run()
-	defer stop()
 	harness.Eventually(t, "the proxy ends", func() (bool, string) {
 		ok, got := answers()
 		return !ok, got
 	})
+	stop()
+	if len(kept.all) > 0 {
+		t.Errorf("without a Gateway there is kept %v", kept.all)
+	}
 }

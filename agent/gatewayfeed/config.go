@@ -2,6 +2,7 @@ package gatewayfeed
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"time"
@@ -275,6 +276,66 @@ func (c *Config) Backends(each func(b *Backend, udp bool)) {
 			}
 		}
 	}
+}
+
+// Only is the configuration of some of the ports, with the certificates and authorities that
+// these name and no others. It shares what it has with c.
+func (c *Config) Only(wanted func(*Port) bool) *Config {
+	out := &Config{}
+	for i := range c.Ports {
+		if wanted(&c.Ports[i]) {
+			out.Ports = append(out.Ports, c.Ports[i])
+		}
+	}
+	certificate := func(name string) {
+		if v, ok := c.Certificates[name]; ok {
+			if out.Certificates == nil {
+				out.Certificates = map[string]Certificate{}
+			}
+			out.Certificates[name] = v
+		}
+	}
+	authorities := func(names []string) {
+		for _, name := range names {
+			if v, ok := c.Authorities[name]; ok {
+				if out.Authorities == nil {
+					out.Authorities = map[string]string{}
+				}
+				out.Authorities[name] = v
+			}
+		}
+	}
+	for i := range out.Ports {
+		for _, l := range out.Ports[i].Listeners {
+			for _, name := range l.Certificates {
+				certificate(name)
+			}
+			if l.Clients != nil {
+				authorities(l.Clients.Authorities)
+			}
+		}
+	}
+	out.Backends(func(b *Backend, _ bool) {
+		if b.TLS != nil {
+			certificate(b.TLS.Certificate)
+			authorities(b.TLS.Authorities)
+		}
+	})
+	return out
+}
+
+// Add has c have the ports of another too, with what they name: what is of one name is the
+// same, as names tell of what is in them.
+func (c *Config) Add(other *Config) {
+	c.Ports = append(c.Ports, other.Ports...)
+	if len(other.Certificates) > 0 && c.Certificates == nil {
+		c.Certificates = map[string]Certificate{}
+	}
+	maps.Copy(c.Certificates, other.Certificates)
+	if len(other.Authorities) > 0 && c.Authorities == nil {
+		c.Authorities = map[string]string{}
+	}
+	maps.Copy(c.Authorities, other.Authorities)
 }
 
 // Apply changes headers; nil changes nothing.

@@ -49,6 +49,42 @@ func TestBackends(t *testing.T) {
 	}
 }
 
+// TestOnly: a part has the certificates and authorities that it names, of backends too, and
+// no other's.
+func TestOnly(t *testing.T) {
+	secure := func(number uint16, certificate, authority, client string) Port {
+		return Port{Number: number, Listeners: []Listener{{
+			Protocol: HTTPS, Certificates: []string{certificate}, Clients: &ClientAuth{Authorities: []string{authority}},
+			Routes: []Route{{Rules: []Rule{{Backends: []Backend{{TLS: &BackendTLS{Certificate: client,
+				Authorities: []string{"b"}}}}}}}}}}}
+	}
+	c := Config{
+		Ports: []Port{secure(28000, "one", "a", "shown"), secure(28001, "two", "a2", "shown2")},
+		Certificates: map[string]Certificate{"one": {"c1", "k1"}, "two": {"c2", "k2"}, "shown": {"c3", "k3"},
+			"shown2": {"c4", "k4"}},
+		Authorities: map[string]string{"a": "1", "a2": "2", "b": "3"},
+	}
+	got := c.Only(func(p *Port) bool { return p.Number == 28000 })
+	want := &Config{
+		Ports:        c.Ports[:1],
+		Certificates: map[string]Certificate{"one": {"c1", "k1"}, "shown": {"c3", "k3"}},
+		Authorities:  map[string]string{"a": "1", "b": "3"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+	if err := got.Check(); err != nil {
+		t.Error(err)
+	}
+	got.Add(c.Only(func(p *Port) bool { return p.Number == 28001 }))
+	if !reflect.DeepEqual(got, &c) {
+		t.Errorf("put together: %+v, not %+v", got, c)
+	}
+	if none := c.Only(func(*Port) bool { return false }); !reflect.DeepEqual(none, &Config{}) {
+		t.Errorf("of no port: %+v", none)
+	}
+}
+
 func TestHeaders(t *testing.T) {
 	h := http.Header{"Gone": {"x"}, "Kept": {"a"}, "Other": {"b"}}
 	(&Headers{Set: []Header{{"kept", "s"}}, Add: []Header{{"other", "c"}}, Remove: []string{"gone"}}).Apply(h)

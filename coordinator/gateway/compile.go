@@ -114,7 +114,8 @@ func Compile(w *World, now metav1.Time) *Plan {
 	c.routes()
 	c.assemble()
 	c.ingresses()
-	c.dropUnused()
+	// Only what a listener or backend names is told.
+	c.plan.Config = c.plan.Config.Only(func(*gatewayfeed.Port) bool { return true })
 	c.statuses()
 	c.policyStatuses()
 	return c.plan
@@ -469,33 +470,6 @@ func (c *compiler) assemble() {
 	for _, key := range slices.Sorted(maps.Keys(ports)) {
 		c.plan.Config.Ports = append(c.plan.Config.Ports, *ports[key])
 	}
-}
-
-// dropUnused leaves only certificates that a listener or backend of the configuration names.
-func (c *compiler) dropUnused() {
-	used := map[string]bool{}
-	for _, p := range c.plan.Config.Ports {
-		for _, l := range p.Listeners {
-			for _, n := range l.Certificates {
-				used[n] = true
-			}
-			if l.Clients != nil {
-				for _, n := range l.Clients.Authorities {
-					used[n] = true
-				}
-			}
-		}
-	}
-	c.plan.Config.Backends(func(b *gatewayfeed.Backend, _ bool) {
-		if b.TLS != nil {
-			used[b.TLS.Certificate] = true
-			for _, n := range b.TLS.Authorities {
-				used[n] = true
-			}
-		}
-	})
-	maps.DeleteFunc(c.plan.Config.Certificates, func(n string, _ gatewayfeed.Certificate) bool { return !used[n] })
-	maps.DeleteFunc(c.plan.Config.Authorities, func(n string, _ string) bool { return !used[n] })
 }
 
 // resolvedTLS is false where TLS cannot be ended.

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/big"
 	"net"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -233,14 +235,9 @@ func gatewayProxy(t *testing.T) int {
 	return 0
 }
 
-// TestGateways: nothing runs before a class asks; a Gateway answers by a process without
-// root that outlives the agent, and comes back when it is killed; an Ingress answers on the
-// node's ports, with TLS whose certificate is changed under it; nothing runs in the end.
-func TestGateways(t *testing.T) {
-	s := newSpace(t)
-	if pid := gatewayProxy(t); pid != 0 {
-		t.Fatalf("a proxy runs that nobody asked for: %d", pid)
-	}
+// gatewayAPI has the API serve the Gateway API's kinds for the time of the test.
+func gatewayAPI(t *testing.T) {
+	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -250,6 +247,17 @@ func TestGateways(t *testing.T) {
 	t.Cleanup(func() { cluster.Must(t, "delete", "-f", definitions, "--ignore-not-found") })
 	cluster.Must(t, "wait", "--for=condition=Established", "crd", "gatewayclasses.gateway.networking.k8s.io",
 		"--timeout=60s")
+}
+
+// TestGateways: nothing runs before a class asks; a Gateway answers by a process without
+// root that outlives the agent, and comes back when it is killed; an Ingress answers on the
+// node's ports, with TLS whose certificate is changed under it; nothing runs in the end.
+func TestGateways(t *testing.T) {
+	s := newSpace(t)
+	if pid := gatewayProxy(t); pid != 0 {
+		t.Fatalf("a proxy runs that nobody asked for: %d", pid)
+	}
+	gatewayAPI(t)
 	s.apply(gatewayPods)
 	s.k("rollout", "status", "deployment/hello", "--timeout=60s")
 	s.ready("other")
@@ -326,4 +334,79 @@ func (s space) ingress() {
 	if got := ask(secure+"/exact", "foo.example.com", pool); strings.HasPrefix(got, "200") {
 		s.t.Errorf("the old certificate is still shown: %s", got)
 	}
+}
+
+// TestGatewaysRebootCutOff: after a reboot without a coordinator a Gateway and an Ingress with
+// TLS answer again, from what the node has kept; no key of theirs is on its disk in the clear.
+func TestGatewaysRebootCutOff(t *testing.T) {
+	s := newSpace(t)
+	gatewayAPI(t)
+	s.apply(gatewayPods)
+	s.k("rollout", "status", "deployment/hello", "--timeout=60s")
+	s.ready("other")
+	s.apply(gatewayObjects)
+	chain, key, pool := selfSigned(t, "foo.example.com")
+	b64 := base64.StdEncoding.EncodeToString
+	s.apply(fmt.Sprintf(ingressObjects, b64(chain), b64(key)))
+	cluster.MustWith(t, `{"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass", "metadata": {"name": "e2e-shoal"},
+		"spec": {"controllerName": "shoal-project.io/gateway"}}`, "apply", "-f", "-")
+	t.Cleanup(func() {
+		cluster.Must(t, "delete", "gatewayclass", "e2e-shoal")
+		cluster.Must(t, "delete", "ingressclass", "e2e-shoal")
+	})
+	s.k("wait", "gateway/web", "--for=condition=Programmed", "--timeout=60s")
+	at := "http://" + s.k("get", "gateway", "web", "-o", "jsonpath={.status.addresses[0].value}")
+	secure := "https://" + cluster.Address
+	s.answers(at+"/hello/you", "hello.example.com", "200 Hello", nil)
+	s.answers(secure+"/exact", "foo.example.com", "200 Hello", pool)
+	checkpoint := filepath.Join(cluster.Dir, "agent", "checkpoint")
+	harness.Eventually(t, "the ports are on the disk", func() (bool, string) {
+		list, err := filepath.Glob(filepath.Join(checkpoint, "gateways", "*.json"))
+		// One of the Gateway, two of Ingresses on nodes, and two of their Service.
+		return len(list) == 5, fmt.Sprint(list, err)
+	})
+	err := filepath.WalkDir(checkpoint, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, bytes.TrimSpace(key)[64:128]) || bytes.Contains(data, []byte("PRIVATE KEY")) {
+			t.Errorf("%s has a key in the clear", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := gatewayProxy(t)
+	reboot(t)
+	if proxy != 0 {
+		kill(t, []int{proxy})
+	}
+
+	agent := cluster.Command("shoal-agent", "--config", filepath.Join(cluster.Dir, "agent.yaml"))
+	var log bytes.Buffer
+	agent.Stdout, agent.Stderr = &log, &log
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stop := sync.OnceFunc(func() {
+		_ = agent.Process.Signal(syscall.SIGKILL)
+		_ = agent.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	defer stop()
+	began := time.Now()
+	s.answers(at+"/hello/you", "hello.example.com", "200 Hello", nil)
+	s.answers(secure+"/exact", "foo.example.com", "200 Hello", pool)
+	t.Logf("both answer %v after the agent's start", time.Since(began).Round(10*time.Millisecond))
+	stop()
+	if err := cluster.Up(); err != nil {
+		t.Fatal(err)
+	}
+	s.k("patch", "httproute", "hello", "--type=json", "-p",
+		`[{"op": "replace", "path": "/spec/hostnames/0", "value": "new.example.com"}]`)
+	s.answers(at+"/hello", "new.example.com", "200", nil)
 }
