@@ -322,6 +322,7 @@ func build(
 		pods:      p.pods.Active,
 		inUse:     p.volumes.VolumesInUse,
 		listeners: listeners,
+		gateways:  answersGateways(cfg),
 	})
 	server.SetDated(problems.Dated)
 	if err := p.takeOver(ctx, b); err != nil {

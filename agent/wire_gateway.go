@@ -27,6 +27,9 @@ const (
 	gatewayUserID = 64731
 )
 
+// answersGateways tells whether this node answers for Gateways and Ingresses once there are any.
+func answersGateways(cfg *config.Config) bool { return cfg.Proxy() && cfg.Gateway.On() }
+
 // newGateways answers for Gateways and Ingresses; nil without an API or with the
 // configuration's word against it.
 func (n whole) newGateways() *gateway.Manager {

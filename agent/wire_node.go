@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"maps"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -9,6 +11,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/evict"
+	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/node"
@@ -58,6 +61,7 @@ type nodeParts struct {
 	pods      func() []*corev1.Pod
 	inUse     func() []corev1.UniqueVolumeName // nil on a hollow node
 	listeners []listener
+	gateways  bool // it answers for Gateways and Ingresses
 }
 
 // newNode keeps the Node object and its Lease, and has listeners told of it.
@@ -65,6 +69,12 @@ func newNode(b base, p nodeParts) *node.Manager {
 	annotations := func() map[string]string { return nil }
 	if p.group != nil {
 		annotations = p.group.Annotations
+	}
+	said := annotations
+	annotations = func() map[string]string {
+		out := map[string]string{gatewayfeed.ProxyAnnotation: strconv.FormatBool(p.gateways)}
+		maps.Copy(out, said())
+		return out
 	}
 	describer := &node.Describer{
 		Static: node.Input{

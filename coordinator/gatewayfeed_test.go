@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"strconv"
@@ -73,6 +74,13 @@ func TestGatewayFeed(t *testing.T) {
 			}
 		}
 	}
+	nodes := admin.CoreV1().Nodes()
+	for name, serves := range map[string]string{"one": "true", "without": "false"} {
+		if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Annotations: map[string]string{gatewayfeed.ProxyAnnotation: serves}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	until("nothing at first", func(c *gatewayfeed.Config) bool { return len(c.Ports) == 0 })
 	services := admin.CoreV1().Services(metav1.NamespaceSystem)
 	if _, err := services.Get(t.Context(), "shoal-ingress", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
@@ -103,6 +111,29 @@ func TestGatewayFeed(t *testing.T) {
 	until("an Ingress", func(c *gatewayfeed.Config) bool {
 		return len(c.Ports) == 2 && strings.HasSuffix(c.Ports[0].Listeners[0].Routes[0].Name, "default/web")
 	})
+	// Nobody else has use for certificates' keys.
+	for who, c := range map[string]kubernetes.Interface{
+		"a node without a proxy":  as("system:node:without", "system:nodes"),
+		"a node that is not here": as("system:node:gone", "system:nodes"),
+		"an administrator":        admin,
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		other, err := c.Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Stream(ctx)
+		if err != nil {
+			t.Fatal(who, err)
+		}
+		for told := gatewayfeed.NewReader(other); ; {
+			u, err := told.Read()
+			if err != nil {
+				break
+			}
+			if u.Config != nil {
+				t.Errorf("%s is told %+v", who, u.Config)
+			}
+		}
+		_ = other.Close()
+		cancel()
+	}
 	if err := admin.NetworkingV1().IngressClasses().Delete(t.Context(), class, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}

@@ -360,6 +360,10 @@ func Whole(expr string) (*regexp.Regexp, error) {
 	return regexp.Compile(`\A(?:` + expr + `)\z`)
 }
 
+// ProxyAnnotation of a Node says whether the node answers for Gateways: "false" where it does
+// not. Agents of before did not say it.
+const ProxyAnnotation = "shoal-project.io/gateway-proxy"
+
 // Nodes' proxies answer for Gateways on these ports: below those of NodePorts and of the
 // kernel's own choice (ip_local_port_range).
 const FirstPort, LastPort = 28000, 29999

@@ -14,9 +14,9 @@ const (
 	// streamIdle ends a TCP connection of which neither side says anything, streamsLinger
 	// one whose client has ended.
 	streamIdle = time.Hour
-	// datagramIdle forgets a client of UDP, sessions bounds how many a port knows.
+	// datagramIdle forgets a client of UDP, maxSessions bounds how many a port knows.
 	datagramIdle = time.Minute
-	sessions     = 4096
+	maxSessions  = 4096
 	// http2Streams are requests at a time of an HTTP/2 connection.
 	http2Streams = 250
 	dialTime     = 5 * time.Second

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,12 +94,60 @@ func copyStream(to, from net.Conn) (n int64) {
 }
 
 // session is a client of datagrams with its backend.
-type session struct{ net.Conn }
+type session struct {
+	net.Conn
+	backend string // its key
+	address netip.AddrPort
+	// What says that the client may stay there: it is looked at again when either is another.
+	state    *state
+	backends *map[string][]netip.AddrPort
+}
 
-// serveUDP leads datagrams to backends, each client's to one, and theirs back.
+// sessions are the clients of a socket.
+type sessions struct {
+	mu  sync.Mutex
+	all map[flow]*session
+}
+
+func (c *sessions) get(client flow) *session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[client]
+}
+
+// put knows one more; false: there are too many.
+func (c *sessions) put(client flow, s *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.all) >= maxSessions {
+		return false
+	}
+	c.all[client] = s
+	return true
+}
+
+// end ends a session; the client may have another one by now, which goes on.
+func (c *sessions) end(client flow, s *session) {
+	_ = s.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.all[client] == s {
+		delete(c.all, client)
+	}
+}
+
+func (c *sessions) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.all {
+		_ = s.Close()
+	}
+}
+
+// serveUDP leads datagrams to backends, each client's to one as long as that is there, and
+// theirs back.
 func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
-	var mu sync.Mutex
-	all := map[flow]*session{}
+	clients := &sessions{all: map[flow]*session{}}
 	socket, err := newDatagrams(c)
 	if err != nil {
 		p.log.Error("datagrams cannot be read", "port", key, "err", err)
@@ -105,13 +155,7 @@ func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 	}
 	var answers sync.WaitGroup
 	defer answers.Wait()
-	defer func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, s := range all {
-			_ = s.Close()
-		}
-	}()
+	defer clients.close()
 	buf := make([]byte, 64<<10)
 	for {
 		n, client, err := socket.read(buf)
@@ -121,25 +165,22 @@ func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 			}
 			continue
 		}
-		mu.Lock()
-		s := all[client]
-		full := len(all) >= sessions
-		mu.Unlock()
+		s := clients.get(client)
+		if s != nil && !p.stands(key, s) {
+			clients.end(client, s)
+			s = nil
+		}
 		if s == nil {
-			if full {
-				continue
-			}
 			if s = p.newSession(key); s == nil {
 				continue
 			}
-			mu.Lock()
-			all[client] = s
-			mu.Unlock()
+			if !clients.put(client, s) {
+				_ = s.Close()
+				continue
+			}
 			answers.Go(func() {
 				s.answer(socket, client)
-				mu.Lock()
-				delete(all, client)
-				mu.Unlock()
+				clients.end(client, s)
 			})
 		}
 		_ = s.SetReadDeadline(time.Now().Add(datagramIdle))
@@ -147,23 +188,50 @@ func (p *Proxy) serveUDP(ctx context.Context, key string, c net.PacketConn) {
 	}
 }
 
-func (p *Proxy) newSession(key string) *session {
-	po := p.state.Load().ports[key]
+// datagramRoute is where a socket's clients are led now; nil: nowhere.
+func (s *state) datagramRoute(key string) (*listener, *gatewayfeed.Stream) {
+	po := s.ports[key]
 	if po == nil || len(po.listeners) == 0 {
+		return nil, nil
+	}
+	return po.listeners[0], streamFor(po.listeners[0].Streams, "")
+}
+
+// stands tells whether a client may stay where it is: the pod is there still, and the route
+// leads to its Service. UDP has no end that would have it choose anew.
+func (p *Proxy) stands(key string, s *session) bool {
+	st, backends := p.state.Load(), p.backends.Load()
+	if st == s.state && backends == s.backends {
+		return true
+	}
+	_, route := st.datagramRoute(key)
+	if route == nil || !slices.Contains((*backends)[s.backend], s.address) ||
+		!slices.ContainsFunc(route.Backends, func(b gatewayfeed.Backend) bool {
+			return b.Weight > 0 && b.Key(true) == s.backend
+		}) {
+		return false
+	}
+	s.state, s.backends = st, backends
+	return true
+}
+
+func (p *Proxy) newSession(key string) *session {
+	st, backends := p.state.Load(), p.backends.Load()
+	l, route := st.datagramRoute(key)
+	if l == nil {
 		return nil
 	}
-	s := streamFor(po.listeners[0].Streams, "")
 	var chosen *gatewayfeed.Backend
-	if s != nil {
-		chosen = pick(s.Backends)
+	if route != nil {
+		chosen = pick(route.Backends)
 	}
-	p.metrics.connection(po.listeners[0].Name, chosen != nil)
+	p.metrics.connection(l.Name, chosen != nil)
 	if chosen == nil {
 		return nil
 	}
 	for _, address := range p.endpoints(chosen, true) {
 		if c, err := net.Dial("udp", address.String()); err == nil {
-			return &session{Conn: c}
+			return &session{Conn: c, backend: chosen.Key(true), address: address, state: st, backends: backends}
 		}
 	}
 	return nil
@@ -171,7 +239,6 @@ func (p *Proxy) newSession(key string) *session {
 
 // answer leads a backend's datagrams to the client until neither has any.
 func (s *session) answer(c *datagrams, client flow) {
-	defer s.Close()
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := s.Read(buf)

@@ -34,6 +34,8 @@ type Plan struct {
 	Ingresses []*networkingv1.Ingress
 	Services  []*Wanted
 	Numbers   Numbers
+	// Nodes are those that are told the configuration: the others need no key of it.
+	Nodes map[string]bool
 }
 
 type compiler struct {
@@ -99,9 +101,12 @@ func Compile(w *World, now metav1.Time) *Plan {
 		World: w,
 		now:   now,
 		plan: &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{},
-			Authorities: map[string]string{}}},
+			Authorities: map[string]string{}}, Nodes: map[string]bool{}},
 		gateways: map[types.NamespacedName]*gateway{},
 		sets:     map[types.NamespacedName]*set{},
+	}
+	for _, n := range c.World.Nodes {
+		c.plan.Nodes[n.Name] = serves(n)
 	}
 	c.classes()
 	c.attachSets()

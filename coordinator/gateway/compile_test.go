@@ -116,6 +116,33 @@ func TestGateway(t *testing.T) {
 	}
 }
 
+// TestNodesWithout: a node whose agent says that it has no proxy is no endpoint, so that nobody
+// is led to it and no load balancer's address is announced there, and is told nothing.
+func TestNodesWithout(t *testing.T) {
+	w := world(t, "a/hello")
+	w.Nodes[1].Annotations = map[string]string{gatewayfeed.ProxyAnnotation: "false"}
+	w.Gateways = append(w.Gateways, parse[gatewayv1.Gateway](t, webGateway))
+	w.IngressClasses = append(w.IngressClasses, &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: "shoal"},
+		Spec: networkingv1.IngressClassSpec{Controller: IngressController}})
+	w.Ingresses = append(w.Ingresses, parse[networkingv1.Ingress](t, `
+metadata: {namespace: a, name: in}
+spec: {ingressClassName: shoal, defaultBackend: {service: {name: hello, port: {number: 80}}}}`))
+	p := settle(w)
+	if !p.Nodes["node1"] || p.Nodes["node2"] {
+		t.Errorf("told are %v", p.Nodes)
+	}
+	for _, s := range p.Services {
+		for _, sl := range s.Slices {
+			if len(sl.Endpoints) != 1 || *sl.Endpoints[0].NodeName != "node1" {
+				t.Errorf("endpoints of %s: %+v", s.Service.Name, sl.Endpoints)
+			}
+		}
+	}
+	if list := p.Ingresses[0].Status.LoadBalancer.Ingress; len(list) != 1 || list[0].IP != "10.0.0.1" {
+		t.Errorf("an Ingress is reached at %+v", list)
+	}
+}
+
 // TestReferences: what may not be used is not in the configuration, and the status says why.
 func TestReferences(t *testing.T) {
 	for _, c := range []struct{ ref, grant, reason, service string }{

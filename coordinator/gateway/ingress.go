@@ -147,7 +147,7 @@ func (c *compiler) ingressStatus(mine []*networkingv1.Ingress) {
 	if len(list) == 0 {
 		for _, n := range byName(c.Nodes) {
 			for _, six := range []bool{false, true} {
-				if a := nodeAddress(n, six); a != "" && ready(n) && len(list) < addressesMost {
+				if a := nodeAddress(n, six); a != "" && serves(n) && ready(n) && len(list) < addressesMost {
 					list = append(list, networkingv1.IngressLoadBalancerIngress{IP: a})
 				}
 			}

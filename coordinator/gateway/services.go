@@ -244,7 +244,11 @@ func leadsToProxies(s *corev1.Service) bool { return s.Labels[Label] != "" }
 // slicesMost is how many endpoints a slice may have (discovery/v1).
 const slicesMost = 1000
 
-// slices have all nodes, each hinted for its own clients: traffic goes to another only
+// serves tells whether a node runs the proxy. One that says nothing has an agent of before, and
+// does.
+func serves(n *corev1.Node) bool { return n.Annotations[gatewayfeed.ProxyAnnotation] != "false" }
+
+// slices have all nodes that serve, each hinted for its own clients: traffic goes to another only
 // while there is no proxy here.
 func (c *compiler) slices(name types.NamespacedName,
 	ports []discoveryv1.EndpointPort) (out []*discoveryv1.EndpointSlice) {
@@ -252,7 +256,7 @@ func (c *compiler) slices(name types.NamespacedName,
 		var all []discoveryv1.Endpoint
 		for _, n := range c.Nodes {
 			a := nodeAddress(n, family == discoveryv1.AddressTypeIPv6)
-			if a == "" {
+			if a == "" || !serves(n) {
 				continue
 			}
 			all = append(all, discoveryv1.Endpoint{

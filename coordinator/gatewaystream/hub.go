@@ -136,7 +136,8 @@ func ofNode(old, now any) bool {
 			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 		})
 	}
-	return is(a) != is(b) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses)
+	says := func(n *corev1.Node) string { return n.Annotations[gatewayfeed.ProxyAnnotation] }
+	return is(a) != is(b) || says(a) != says(b) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses)
 }
 
 func (h *Hub) poke() {

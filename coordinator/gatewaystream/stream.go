@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
 )
@@ -17,6 +20,9 @@ const (
 )
 
 var nothingNew = []byte("{}\n")
+
+// nodePrefix is of the names by which nodes are known to the API.
+const nodePrefix = "system:node:"
 
 // ServeHTTP tells one agent until it goes: always what there is now, so that one that reads
 // slowly misses what was meanwhile, and nothing waits for it.
@@ -32,10 +38,21 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	end := time.NewTimer(streamLeast + rand.N(streamMost-streamLeast))
 	defer end.Stop()
 	out := http.NewResponseController(w)
+	who, _ := request.UserFrom(r.Context())
+	if who == nil {
+		http.Error(w, "who asks is not known", http.StatusUnauthorized)
+		return
+	}
+	node, _ := strings.CutPrefix(who.GetName(), nodePrefix)
 	var told []byte
 	for {
 		h.mu.Lock()
 		line, changed := h.line, h.changed
+		// A configuration has keys: only a node that serves is told. Another one, and one whose
+		// Node is gone, hears no "none" either, which would end what it does.
+		if h.plan != nil && !h.plan.Nodes[node] {
+			line = nil
+		}
 		h.mu.Unlock()
 		if line != nil && !bytes.Equal(line, told) {
 			told = line
