@@ -61,9 +61,10 @@ func (n whole) newGateways() *gateway.Manager {
 		KeepKeys:   n.cfg.KeepSecrets(),
 		AccessLog:  n.cfg.Gateway.AccessLog,
 		Programmed: func(t *service.Tables) { n.ends.Programmed(withdraw.Gateways, t) },
-		Adopted:    func() { n.ends.Unknown(withdraw.Gateways) },
+		Unknown:    func() { n.ends.Unknown(withdraw.Gateways) },
 		Log:        n.log,
 	}
+	c.Unknown() // until it has looked whether an agent before left one
 	c.HTTPPort, c.HTTPSPort = n.cfg.Gateway.Ports()
 	if u, err := user.Lookup(gatewayUser); err == nil {
 		id, uerr := strconv.ParseUint(u.Uid, 10, 32)

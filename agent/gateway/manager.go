@@ -42,8 +42,9 @@ type Config struct {
 	KeepKeys bool
 	// Programmed hears of the tables that the proxy has from then on, nil: there is none.
 	Programmed func(*service.Tables)
-	// Adopted hears that there is a proxy of before, with what nobody here knows; may be nil.
-	Adopted func()
+	// Unknown hears that there is a proxy of which nobody here knows what it has: that of an
+	// agent before, or one that does not answer. Programmed and Unknown may both be nil.
+	Unknown func()
 	Log     *slog.Logger
 }
 
@@ -59,6 +60,7 @@ type Manager struct {
 	backends map[string][]netip.AddrPort // as the proxy has them
 	kept     map[string]bool             // the records that there are
 	unkept   bool                        // that they cannot be written was told
+	old      *connection                 // the proxy that the one now takes over from
 
 	mu    sync.Mutex // of the connection: metrics are asked for from elsewhere
 	proxy *connection
@@ -95,19 +97,31 @@ func (m *Manager) Run(ctx context.Context) error {
 	look := time.NewTicker(lookTime)
 	look.Stop() // there is nothing to look at
 	var died <-chan struct{}
-	var again <-chan time.Time
+	var again, due <-chan time.Time // after a failure, and for a change
+	var rested time.Time            // no change counts before
+	heard := false                  // the configuration is not kept yet
 	if m.adopt() {
 		died = m.proxy.died
 		look.Reset(lookTime)
+	} else {
+		m.tellNone()
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
-		case c := <-configs:
-			m.config = c
-			m.keep()
+			if wait := time.Until(rested); wait > 0 {
+				due = time.After(wait)
+				continue
+			}
+		case m.config = <-configs:
+			heard = true
+			if wait := time.Until(rested); wait > 0 {
+				due = time.After(wait)
+				continue
+			}
+		case <-due:
 		case <-look.C:
 			if m.alive() {
 				continue
@@ -121,7 +135,7 @@ func (m *Manager) Run(ctx context.Context) error {
 			continue
 		case <-again:
 		}
-		again = nil
+		again, due = nil, nil
 		tables := m.cfg.Services.Tables()
 		if tables == nil {
 			continue
@@ -134,20 +148,25 @@ func (m *Manager) Run(ctx context.Context) error {
 				stopHearing()
 				stopHearing = nil
 			}
-			m.config = &gatewayfeed.Config{}
-			m.keep()
+			m.config, heard = &gatewayfeed.Config{}, true
 		}
 		if m.config == nil {
 			continue
 		}
+		began := time.Now()
+		if heard {
+			heard = false
+			m.keep()
+		}
 		err := m.apply(tables)
+		rested = time.Now().Add(rest(time.Since(began)))
 		if err != nil {
 			if !told {
 				told = true
 				m.log.Error("the gateway proxy does not do what it should; trying on", "err", err)
 			}
 			m.drop()
-			m.tell(nil)
+			m.tellNone()
 			again = time.After(retryTime)
 		} else {
 			told = false
@@ -184,6 +203,7 @@ func (m *Manager) alive() bool {
 
 // leave lets the proxy go on alone.
 func (m *Manager) leave() {
+	m.retire()
 	m.drop()
 	for _, f := range m.sockets {
 		_ = f.Close()
@@ -206,9 +226,21 @@ func (m *Manager) tell(tables *service.Tables) {
 	switch {
 	case m.cfg.Programmed == nil:
 	case m.proxy == nil:
-		m.cfg.Programmed(nil)
+		m.tellNone()
 	default:
 		m.cfg.Programmed(tables)
+	}
+}
+
+// tellNone tells that no proxy leads traffic anywhere or, where one runs that is not at this
+// agent's command, that nobody knows where it does.
+func (m *Manager) tellNone() {
+	switch {
+	case m.cfg.Programmed == nil:
+	case runs(m.cfg.Dir):
+		m.cfg.Unknown()
+	default:
+		m.cfg.Programmed(nil)
 	}
 }
 
@@ -224,8 +256,8 @@ func (m *Manager) adopt() bool {
 	m.mu.Lock()
 	m.proxy = watch(c, hello.Program)
 	m.mu.Unlock()
-	if m.cfg.Adopted != nil {
-		m.cfg.Adopted()
+	if m.cfg.Unknown != nil {
+		m.cfg.Unknown()
 	}
 	return true
 }
@@ -279,6 +311,7 @@ func (m *Manager) apply(tables *service.Tables) error {
 	if err != nil {
 		return err
 	}
+	m.retire()
 	if o.Config != nil {
 		m.sent = m.config
 		if done.Fault != "" {

@@ -142,6 +142,49 @@ func TestKept(t *testing.T) {
 	}
 }
 
+// TestWithdrawal: as long as a proxy runs that is not at the agent's command, nobody says that it
+// leads traffic nowhere.
+func TestWithdrawal(t *testing.T) {
+	said := ""
+	m := New(Config{
+		Dir:        t.TempDir(),
+		Programmed: func(tables *service.Tables) { said = fmt.Sprint("tables ", tables != nil) },
+		Unknown:    func() { said = "unknown" },
+		Log:        slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	m.tellNone()
+	if said != "tables false" {
+		t.Errorf("without a proxy: %s", said)
+	}
+	proxy := exec.Command("sleep", "60")
+	if err := proxy.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = proxy.Wait() }()
+	defer func() { _ = proxy.Process.Kill() }()
+	if err := remember(m.cfg.Dir, proxy.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	m.tell(service.NewTables())
+	if said != "unknown" {
+		t.Errorf("while one runs that does not answer: %s", said)
+	}
+	if err := End(m.cfg.Dir); err != nil {
+		t.Fatal(err)
+	}
+	m.tellNone() // though nobody has waited for it
+	if said != "tables false" {
+		t.Errorf("when it has ended: %s", said)
+	}
+	if err := os.WriteFile(pidPath(m.cfg.Dir), []byte("nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.tellNone()
+	if said != "unknown" {
+		t.Errorf("when it cannot be told which process it is: %s", said)
+	}
+}
+
 // TestProcess: the real proxy comes with the first Gateway's Service, outlives the manager,
 // is taken over by the next, comes back when it is killed, and goes with the last Service.
 func TestProcess(t *testing.T) {

@@ -172,12 +172,22 @@ func (m *Manager) replace() error {
 		return err
 	}
 	m.log.Info("another gateway proxy is installed; it takes over")
-	go func() {
-		time.Sleep(time.Second) // until the new one accepts
-		_, _ = old.order(gatewaycontrol.Order{End: true}, nil)
-		_ = old.Close()
-	}()
+	m.retire()
+	m.old = old
 	return nil
+}
+
+// retire ends the proxy of before once its successor does all: from then on nothing new goes where
+// only the one before would send it.
+func (m *Manager) retire() {
+	if m.old == nil {
+		return
+	}
+	if _, err := m.old.order(gatewaycontrol.Order{End: true}, nil); err != nil {
+		m.log.Warn("the gateway proxy of before was told to end, and did not hear it", "err", err)
+	}
+	_ = m.old.Close()
+	m.old = nil
 }
 
 // open makes the sockets that the configuration has and there are none of, and closes
@@ -264,31 +274,51 @@ func beginning(pid int) (string, error) {
 	return fields[19], nil
 }
 
-// End ends the proxy that an agent left, at once. It is no error that there is none.
-func End(dir string) error {
+// process opens the proxy that an agent started; -1: there is none any more.
+func process(dir string) (fd int, err error) {
 	data, err := os.ReadFile(pidPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return -1, nil
 	}
 	if err != nil {
-		return err
+		return -1, err
 	}
 	number, began, _ := strings.Cut(string(data), " ")
 	pid, err := strconv.Atoi(number)
 	if err != nil {
-		return fmt.Errorf("%s: %w", pidPath(dir), err)
+		return -1, fmt.Errorf("%s: %w", pidPath(dir), err)
 	}
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err = unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
-		return nil
+		return -1, nil
 	}
 	if err != nil {
-		return os.NewSyscallError("pidfd_open", err)
+		return -1, os.NewSyscallError("pidfd_open", err)
+	}
+	if now, err := beginning(pid); err != nil || now != began {
+		return -1, unix.Close(fd)
+	}
+	return fd, nil
+}
+
+// runs tells whether that proxy goes on, or may.
+func runs(dir string) bool {
+	fd, err := process(dir)
+	if err != nil || fd < 0 {
+		return err != nil
 	}
 	defer unix.Close(fd)
-	if now, err := beginning(pid); err != nil || now != began {
-		return nil
+	ended, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // also one not waited for
+	return err != nil || ended == 0
+}
+
+// End ends the proxy that an agent left, at once. It is no error that there is none.
+func End(dir string) error {
+	fd, err := process(dir)
+	if err != nil || fd < 0 {
+		return err
 	}
+	defer unix.Close(fd)
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return os.NewSyscallError("pidfd_send_signal", err)
 	}

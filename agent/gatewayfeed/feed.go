@@ -18,8 +18,8 @@ const Beat = feed.Beat
 // MaxLine bounds a configuration. A coordinator does not make a larger one.
 const MaxLine = 64 << 20
 
-// maxPorts bounds the sockets of a node.
-const maxPorts = 1024
+// MaxPorts bounds the sockets of a node.
+const MaxPorts = 1024
 
 // Update is one line; without a configuration nothing has changed.
 type Update struct {
@@ -47,8 +47,8 @@ func Decode(line []byte) (*Update, error) {
 
 // Check tells what a proxy could not do.
 func (c *Config) Check() error {
-	if len(c.Ports) > maxPorts {
-		return fmt.Errorf("more than %d ports", maxPorts)
+	if len(c.Ports) > MaxPorts {
+		return fmt.Errorf("more than %d ports", MaxPorts)
 	}
 	seen := map[string]bool{}
 	for i := range c.Ports {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -36,6 +37,9 @@ type Plan struct {
 	Numbers   Numbers
 	// Nodes are those that are told the configuration: the others need no key of it.
 	Nodes map[string]bool
+	// Line is the configuration as nodes are told; Fault: it cannot be told.
+	Line  []byte
+	Fault error
 }
 
 type compiler struct {
@@ -47,6 +51,11 @@ type compiler struct {
 	order    []*gateway
 	policies policies
 	used     map[int32]bool // ports of nodes
+	// refused are listeners and routes that there is no room for.
+	refused map[string]bool
+	// routeOrder are the routes, by kind, namespace and name, the oldest of a kind first.
+	routeOrder          []string
+	ingressCertificates map[string][]string // by Ingress
 }
 
 // gateway is one of a class of ours.
@@ -95,15 +104,28 @@ func (l *listener) path() string {
 	return l.namespace + "/" + owner + "/" + string(l.Name)
 }
 
-// Compile makes the plan.
-func Compile(w *World, now metav1.Time) *Plan {
+// Compile makes the plan. What there is no room for is left out, and its status says so.
+func Compile(w *World, now metav1.Time) *Plan { return compile(w, now, limits) }
+
+func compile(w *World, now metav1.Time, most amount) *Plan {
+	c := compileWithout(w, now, nil)
+	if refused := c.overLimit(most); len(refused) > 0 {
+		c = compileWithout(w, now, refused)
+	}
+	return c.plan
+}
+
+// compileWithout makes a plan without what is refused.
+func compileWithout(w *World, now metav1.Time, refused map[string]bool) *compiler {
 	c := &compiler{
 		World: w,
 		now:   now,
 		plan: &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{},
 			Authorities: map[string]string{}}, Nodes: map[string]bool{}},
-		gateways: map[types.NamespacedName]*gateway{},
-		sets:     map[types.NamespacedName]*set{},
+		gateways:            map[types.NamespacedName]*gateway{},
+		sets:                map[types.NamespacedName]*set{},
+		refused:             refused,
+		ingressCertificates: map[string][]string{},
 	}
 	for _, n := range c.World.Nodes {
 		c.plan.Nodes[n.Name] = serves(n)
@@ -123,7 +145,8 @@ func Compile(w *World, now metav1.Time) *Plan {
 	c.plan.Config = c.plan.Config.Only(func(*gatewayfeed.Port) bool { return true })
 	c.statuses()
 	c.policyStatuses()
-	return c.plan
+	c.plan.Line, c.plan.Fault = json.Marshal(gatewayfeed.Update{Config: c.plan.Config})
+	return c
 }
 
 // classes finds the gateways that are ours.
@@ -225,6 +248,10 @@ func (c *compiler) listeners(g *gateway) {
 			continue
 		}
 		c.kindsOf(l)
+		if c.refused[l.key()] {
+			l.accepted = no(ReasonLimitExceeded, limitMessage)
+			continue
+		}
 		if l.Protocol == gatewayv1.HTTPSProtocolType || l.Protocol == gatewayv1.TLSProtocolType {
 			c.tlsOf(l)
 		}

@@ -38,11 +38,17 @@ func (c *compiler) ingresses() {
 			continue
 		}
 		mine = append(mine, in)
+		key := "Ingress/" + nameOf(in).String()
+		if c.refused[key] {
+			continue
+		}
+		c.routeOrder = append(c.routeOrder, key)
 		plain.Routes = append(plain.Routes, c.ingressRoutes(in)...)
 		for _, t := range in.Spec.TLS {
 			cert, err := c.secret(types.NamespacedName{Namespace: in.Namespace, Name: t.SecretName})
 			if err == nil && !seen[cert] {
 				seen[cert] = true
+				c.ingressCertificates[key] = append(c.ingressCertificates[key], cert)
 				secure.Certificates = append(secure.Certificates, cert)
 			}
 		}
@@ -156,6 +162,18 @@ func (c *compiler) ingressStatus(mine []*networkingv1.Ingress) {
 	for _, in := range mine {
 		out := in.DeepCopy()
 		out.Status.LoadBalancer.Ingress = list
+		if c.refused["Ingress/"+nameOf(in).String()] {
+			out.Status.LoadBalancer.Ingress = refusedAt(list)
+		}
 		c.plan.Ingresses = append(c.plan.Ingresses, out)
 	}
+}
+
+// refusedAt says of each address that an Ingress is not answered there: it has no conditions.
+func refusedAt(list []networkingv1.IngressLoadBalancerIngress) (out []networkingv1.IngressLoadBalancerIngress) {
+	for _, a := range list {
+		a.Ports = []networkingv1.IngressPortStatus{{Port: 80, Protocol: corev1.ProtocolTCP, Error: new(ingressLimitError)}}
+		out = append(out, a)
+	}
+	return out
 }

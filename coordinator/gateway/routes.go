@@ -44,6 +44,9 @@ type route struct {
 	attach func(l *listener, hosts []string)
 }
 
+// key is what the route is called in the configuration, and among what may be refused.
+func (r *route) key() string { return r.kind + "/" + nameOf(r.obj).String() }
+
 // routes attaches all, the oldest first.
 func (c *compiler) routes() {
 	for _, r := range byAge(c.HTTPRoutes) {
@@ -167,6 +170,7 @@ func (c *compiler) concerns(namespace string, parents []gatewayv1.ParentReferenc
 
 // attach gives a route to the listeners of its parents, and writes what became of it.
 func (c *compiler) attach(r *route) {
+	c.routeOrder = append(c.routeOrder, r.key())
 	old := r.status.Parents
 	r.status.Parents = slices.DeleteFunc(slices.Clone(old),
 		func(s gatewayv1.RouteParentStatus) bool { return s.ControllerName == Controller })
@@ -200,6 +204,9 @@ func sameParent(a, b gatewayv1.ParentReference) bool {
 func (c *compiler) accept(r *route, p *gatewayv1.ParentReference, list []*listener) verdict {
 	if r.refused != nil {
 		return *r.refused
+	}
+	if c.refused[r.key()] {
+		return no(ReasonLimitExceeded, limitMessage)
 	}
 	named := slices.DeleteFunc(slices.Clone(list), func(l *listener) bool {
 		return p.SectionName != nil && *p.SectionName != l.Name || p.Port != nil && *p.Port != l.Port

@@ -2,7 +2,6 @@ package gatewaystream
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -190,6 +189,7 @@ func (h *Hub) Run(ctx context.Context, start func()) error {
 		return nil
 	}
 	h.poke()
+	var p pace
 	for {
 		select {
 		case <-ctx.Done():
@@ -199,16 +199,18 @@ func (h *Hub) Run(ctx context.Context, start func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(gather):
+		case <-time.After(max(gather, p.wait())):
 		}
 		select { // what came meanwhile is seen now
 		case <-h.wake:
 		default:
 		}
+		began := time.Now()
 		if err := h.proceed(ctx, start); err != nil {
 			h.log.Warn("Gateways are not followed for now, trying on", "err", err)
 			time.AfterFunc(again, h.poke)
 		}
+		p.done(began)
 	}
 }
 
@@ -379,19 +381,21 @@ func (h *Hub) world() *gateway.World {
 	return w
 }
 
+// none is what nodes are told while no class asks for anything.
+var none = []byte(`{"config":{}}`)
+
 // publish tells all who listen of a plan; nil: nobody asked for anything.
 func (h *Hub) publish(p *gateway.Plan) error {
-	u := gatewayfeed.Update{Config: &gatewayfeed.Config{}}
+	line := none
+	var err error
 	if p != nil {
-		u.Config = p.Config
-	}
-	line, err := json.Marshal(u)
-	if err == nil {
-		err = u.Config.Check()
-	}
-	if err == nil && len(line) >= gatewayfeed.MaxLine {
-		err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", len(line),
-			gatewayfeed.MaxLine)
+		if line, err = p.Line, p.Fault; err == nil {
+			err = p.Config.Check()
+		}
+		if err == nil && len(line) >= gatewayfeed.MaxLine {
+			err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", len(line),
+				gatewayfeed.MaxLine)
+		}
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -400,7 +404,7 @@ func (h *Hub) publish(p *gateway.Plan) error {
 		h.known[k.resource] = k.informer
 	}
 	if err == nil {
-		h.line = append(line, '\n')
+		h.line = append(line[:len(line):len(line)], '\n')
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})

@@ -25,18 +25,26 @@ import (
 // Lead writes what plans say until ctx ends: only one coordinator does.
 func (h *Hub) Lead(ctx context.Context) error {
 	var retry <-chan time.Time
+	var p pace
 	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(p.wait()):
+		}
 		h.mu.Lock()
 		plan, changed, known, followed := h.plan, h.changed, h.line != nil, h.known
 		h.mu.Unlock()
 		if known {
 			retry = nil
+			began := time.Now()
 			if err := h.write(ctx, plan, followed); err != nil && ctx.Err() == nil {
 				if !apierrors.IsConflict(err) {
 					h.log.Warn("what became of Gateways is not written yet, trying on", "err", err)
 				}
 				retry = time.After(again)
 			}
+			p.done(began)
 		}
 		select {
 		case <-ctx.Done():
