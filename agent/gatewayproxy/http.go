@@ -3,6 +3,8 @@ package gatewayproxy
 import (
 	"context"
 	"errors"
+	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -38,7 +40,11 @@ type exchangeKey struct{}
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	said := &answer{ResponseWriter: w}
 	x := &exchange{Proxy: h.Proxy, begin: time.Now(), secure: r.TLS != nil}
-	defer func() { x.tell(r, said) }() // also when the connection is aborted
+	defer func() { x.tell(r, said) }()  // also when the connection is aborted
+	if r.Method == http.MethodConnect { // what it leads to would not be looked at any more
+		http.Error(said, "no tunnels are made", http.StatusMethodNotAllowed)
+		return
+	}
 	po := h.state.Load().ports[h.key]
 	if po == nil {
 		http.Error(said, "nobody answers here any more", http.StatusServiceUnavailable)
@@ -183,7 +189,8 @@ var forward = &httputil.ReverseProxy{
 		return nil
 	},
 	ErrorHandler:  failed,
-	FlushInterval: -1, // streams of all kinds go on at once
+	ErrorLog:      log.New(io.Discard, "", 0), // backends and clients that go are in the access log
+	FlushInterval: -1,                         // streams of all kinds go on at once
 }
 
 // failed says what the backend could not.
@@ -230,24 +237,39 @@ func (x *exchange) rewrite(out *http.Request) {
 	}
 }
 
-// changePath replaces a path, or its prefix.
+// changePath replaces a path, or its prefix; what follows that stays as the client wrote it.
 func changePath(u *url.URL, c *gatewayfeed.PathChange, prefix string) {
 	if c == nil {
 		return
 	}
-	to := c.To
+	to, written := c.To, ""
 	if c.Prefix {
-		rest := strings.TrimPrefix(u.Path, prefix)
+		written = after(u.EscapedPath(), len(prefix))
 		to = strings.TrimSuffix(c.To, "/")
-		if rest != "" && !strings.HasPrefix(rest, "/") {
+		if written != "" && !strings.HasPrefix(written, "/") {
 			to += "/"
 		}
-		to += rest
 	}
-	if !strings.HasPrefix(to, "/") {
+	rest, err := url.PathUnescape(written)
+	if err != nil {
+		rest = written // EscapedPath writes none that cannot be read
+	}
+	if !strings.HasPrefix(to+rest, "/") {
 		to = "/" + to
 	}
-	u.Path, u.RawPath = to, ""
+	u.Path, u.RawPath = to+rest, (&url.URL{Path: to}).EscapedPath()+written
+}
+
+// after is what follows the first n bytes that an escaped path stands for.
+func after(escaped string, n int) string {
+	for ; n > 0 && escaped != ""; n-- {
+		if escaped[0] == '%' && len(escaped) >= 3 {
+			escaped = escaped[3:]
+		} else {
+			escaped = escaped[1:]
+		}
+	}
+	return escaped
 }
 
 // redirect sends the client elsewhere (HTTPRequestRedirectFilter).

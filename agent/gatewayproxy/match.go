@@ -21,9 +21,12 @@ type Request struct {
 	Query  url.Values
 }
 
-// Table has the rules of a listener in the order in which they are tried. It is never
-// changed.
-type Table struct{ candidates []candidate }
+// Table has the rules of a listener in the order in which they are tried: those of a request's
+// own name come before all others. It is never changed.
+type Table struct {
+	names      map[string][]candidate // of one host name
+	candidates []candidate            // of wildcards, and of all names
+}
 
 // candidate is one match of a rule, for one host name.
 type candidate struct {
@@ -60,7 +63,7 @@ type Found struct {
 // exact path, the longest prefix, the method, the most headers, the most parameters; then
 // that of the oldest route, and of its first rule. An Ingress's are the same (ING-14).
 func NewTable(routes []gatewayfeed.Route) (*Table, error) {
-	t := &Table{}
+	t := &Table{names: map[string][]candidate{}}
 	for i := range routes {
 		r := &routes[i]
 		hosts := r.Hostnames
@@ -81,12 +84,19 @@ func NewTable(routes []gatewayfeed.Route) (*Table, error) {
 				c.rule, c.oneLabel = ru, r.OneLabel
 				for _, h := range hosts {
 					c.host = strings.ToLower(h)
-					t.candidates = append(t.candidates, c)
+					if c.host == "" || strings.HasPrefix(c.host, "*") {
+						t.candidates = append(t.candidates, c)
+					} else {
+						t.names[c.host] = append(t.names[c.host], c)
+					}
 				}
 			}
 		}
 	}
 	slices.SortStableFunc(t.candidates, compare)
+	for _, list := range t.names {
+		slices.SortStableFunc(list, compare)
+	}
 	return t, nil
 }
 
@@ -173,8 +183,15 @@ func MatchHost(host, name string, oneLabel bool) bool {
 
 // Match finds the rule for a request; nil: there is none.
 func (t *Table) Match(r *Request) *Found {
-	for i := range t.candidates {
-		c := &t.candidates[i]
+	if f := match(t.names[r.Host], r); f != nil {
+		return f
+	}
+	return match(t.candidates, r)
+}
+
+func match(list []candidate, r *Request) *Found {
+	for i := range list {
+		c := &list[i]
 		if !MatchHost(c.host, r.Host, c.oneLabel) || c.match.Method != "" && c.match.Method != r.Method {
 			continue
 		}

@@ -20,7 +20,8 @@ type amount struct {
 
 var limits = amount{
 	ports: gatewayfeed.MaxPorts - 4, // those of Ingresses are four
-	// A request is compared with them one after the other, 20 ns each where the name differs.
+	// A request is compared, one after the other, with those of its own host name, of wildcards
+	// and of all names.
 	matches: 200_000,
 	bytes:   gatewayfeed.MaxLine / 8 * 7, // the rest is for what nobody is charged for
 }
