@@ -406,6 +406,9 @@ func (h *Hub) publish(p *gateway.Plan) error {
 	if err == nil {
 		h.line = append(line[:len(line):len(line)], '\n')
 	}
+	if p != nil {
+		p.Line = nil // there is no use for two of them
+	}
 	close(h.changed)
 	h.changed = make(chan struct{})
 	return err

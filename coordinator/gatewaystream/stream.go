@@ -38,6 +38,9 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	end := time.NewTimer(streamLeast + rand.N(streamMost-streamLeast))
 	defer end.Stop()
 	out := http.NewResponseController(w)
+	if out.Flush() != nil { // that it is heard is known before there is anything to tell
+		return
+	}
 	who, _ := request.UserFrom(r.Context())
 	if who == nil {
 		http.Error(w, "who asks is not known", http.StatusUnauthorized)
