@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	agentconfig "github.com/shoal-project/shoal/agent/config"
@@ -31,16 +32,23 @@ const agentConfigFile = "/etc/shoal/agent.yaml"
 type joinOptions struct {
 	config, nodeName, nodeIP, caFile string
 	noStart                          bool
+	encryption                       *bool // nil: as the file has it
 	as                               coordinatorOptions
 	timeout                          time.Duration
 }
 
 func joinCommand() *cobra.Command {
+	c, _ := newJoinCommand()
+	return c
+}
+
+func newJoinCommand() (*cobra.Command, *joinOptions) {
 	o := &joinOptions{}
 	c := &cobra.Command{
 		Use: "join TOKEN", Short: "Make this machine a node of the cluster that the token is of (- reads it from standard input)",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			o.takeFlags(cmd.Flags())
 			if args[0] != "-" {
 				return o.join(cmd.Context(), args[0], os.Stdout)
 			}
@@ -56,10 +64,29 @@ func joinCommand() *cobra.Command {
 	f.StringVar(&o.nodeName, "node-name", "", "name of this node (default: that of the file, or the host's)")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of this node (default: that of the file, or of the default route)")
 	f.StringVar(&o.caFile, "ca-file", "", "the cluster's ca.crt, where coordinators answer nobody that they do not know")
+	f.Bool("encryption", false, "encrypt what pods send to those of other nodes that encrypt too (default: as the file says)")
 	f.BoolVar(&o.noStart, "no-start", false, "write the configuration and start nothing")
 	o.as.flags(f)
 	f.DurationVar(&o.timeout, "timeout", startTimeout, "how long the node may take to be Ready")
-	return c
+	return c, o
+}
+
+// takeFlags takes what counts only when it was said.
+func (o *joinOptions) takeFlags(f *pflag.FlagSet) {
+	if f.Changed("encryption") {
+		on, err := f.GetBool("encryption")
+		if err == nil {
+			o.encryption = &on
+		}
+	}
+}
+
+// fits tells which flags do not go with each other.
+func (o *joinOptions) fits() error {
+	if o.encryption != nil && (o.as.coordinator || o.as.witness) {
+		return errors.New("--encryption is about a node's pods: it does not go with --coordinator and --witness")
+	}
+	return nil
 }
 
 // join makes this machine a node. What it writes is complete when the kubeconfig is
@@ -70,7 +97,7 @@ func (o *joinOptions) join(ctx context.Context, text string, out io.Writer) erro
 	if err != nil {
 		return err
 	}
-	if err := o.as.fits(t); err != nil {
+	if err := errors.Join(o.fits(), o.as.fits(t)); err != nil {
 		return err
 	}
 	if o.as.coordinator || o.as.witness {
@@ -88,6 +115,10 @@ func (o *joinOptions) join(ctx context.Context, text string, out io.Writer) erro
 		return err
 	}
 	if joined {
+		if o.encryption != nil && *o.encryption != m.cfg.Encryption {
+			return fmt.Errorf("this machine is a node of that cluster already: write `encryption: %t` into %s and restart the agent",
+				*o.encryption, m.file)
+		}
 		steps.done("this machine is node %s of that cluster already", m.name)
 		return o.start(ctx, m, steps)
 	}
@@ -117,6 +148,9 @@ func (o *joinOptions) machine() (*machine, error) {
 	m.name = cmp.Or(o.nodeName, m.cfg.NodeName)
 	if o.nodeIP != "" {
 		m.changes["nodeIP"] = o.nodeIP
+	}
+	if o.encryption != nil {
+		m.changes["encryption"] = *o.encryption
 	}
 	if m.name == "" {
 		host, err := os.Hostname()

@@ -179,6 +179,52 @@ func enter(t *testing.T, f *fakeCluster, tok jointoken.Token) (dir string, err e
 	return dir, o.enter(t.Context(), m, tok, &steps{out: &bytes.Buffer{}, start: time.Now()})
 }
 
+// TestJoinEncryption: the flag is the file's `encryption`; without it the file stays as it is.
+func TestJoinEncryption(t *testing.T) {
+	f := newFakeCluster(t, nil)
+	for _, c := range []struct {
+		name, file string
+		args       []string
+		want       bool
+	}{
+		{"on", "", []string{"--encryption"}, true},
+		{"off", "encryption: true\n", []string{"--encryption=false"}, false},
+		{"unsaid", "encryption: true\n", nil, true},
+		{"unsaid_of_a_new_file", "", nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			command, o := newJoinCommand()
+			args := append(c.args, "--node-name=n1", "--config="+filepath.Join(dir, "agent.yaml"))
+			if err := command.ParseFlags(args); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(o.config, []byte(c.file+"dataDir: "+dir+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			o.takeFlags(command.Flags())
+			m, err := o.machine()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := o.enter(t.Context(), m, f.token(), &steps{out: &bytes.Buffer{}, start: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+			if _, m := machineIn(t, dir, ""); m.cfg.Encryption != c.want {
+				t.Errorf("encryption is %t, want %t", m.cfg.Encryption, c.want)
+			}
+		})
+	}
+	command, o := newJoinCommand()
+	if err := command.ParseFlags([]string{"--encryption", "--witness"}); err != nil {
+		t.Fatal(err)
+	}
+	o.takeFlags(command.Flags())
+	if err := o.fits(); err == nil || !strings.Contains(err.Error(), "--encryption is about a node's pods") {
+		t.Errorf("of a witness: %v", err)
+	}
+}
+
 // TestJoinWrites: what is written is the cluster's; what the administrator wrote stays.
 func TestJoinWrites(t *testing.T) {
 	f := newFakeCluster(t, nil)

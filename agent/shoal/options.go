@@ -54,8 +54,10 @@ type options struct {
 	// RegistryConfigDir holds registries' mirrors and their TLS.
 	RegistryConfigDir string `json:"registryConfigDir,omitempty"`
 	CgroupRoot        string `json:"cgroupRoot,omitempty"`
-	Bridge            string `json:"bridge"`
-	NFTable           string `json:"nfTable"`
+	// Encryption is the agent's.
+	Encryption bool   `json:"encryption,omitempty"`
+	Bridge     string `json:"bridge"`
+	NFTable    string `json:"nfTable"`
 	// EvictionHard replaces single thresholds of the agent's.
 	EvictionHard map[string]string `json:"evictionHard,omitempty"`
 	// RuntimeHandlers are the agent's: programs by the handler of a RuntimeClass.
@@ -98,6 +100,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "what connects pods where there is no CNI configuration: builtin, or none")
 	f.StringVar(&o.RegistryConfigDir, "registry-config-dir", o.RegistryConfigDir, "directory of registries' mirrors and their TLS (hosts.toml)")
 	f.StringVar(&o.CgroupRoot, "cgroup-root", o.CgroupRoot, "parent of the pods' cgroups")
+	f.BoolVar(&o.Encryption, "encryption", o.Encryption, "encrypt what pods send to those of other nodes that encrypt too (`shoal join --encryption`)")
 	f.StringVar(&o.Bridge, "bridge", o.Bridge, "name of the pods' bridge")
 	f.StringVar(&o.NFTable, "nf-table", o.NFTable, "name of the nftables table")
 	f.StringToStringVar(&o.EvictionHard, "eviction-hard", o.EvictionHard, "thresholds of the pressure conditions, as nodefs.available=5%,imagefs.available=5%")
@@ -218,7 +221,7 @@ func (o *options) agentConfig() agentconfig.Config {
 	if o.RegistryConfigDir != "" { // up.yaml of an earlier version has none
 		c.RegistryConfigDir = o.RegistryConfigDir
 	}
-	c.PodNetwork = o.PodNetwork
+	c.PodNetwork, c.Encryption = o.PodNetwork, o.Encryption
 	if o.MaxPods != 0 {
 		c.MaxPods = o.MaxPods
 	}

@@ -17,6 +17,7 @@ func TestSavedOptions(t *testing.T) {
 	o.DataDir, o.NodeName, o.NodeIP, o.Port, o.GossipPort = t.TempDir(), "n1", "192.0.2.1", 7443, 8000
 	o.ClusterDNS, o.CgroupRoot = "10.96.0.53", "/other"
 	o.EvictionHard = map[string]string{"nodefs.available": "3%"}
+	o.Encryption = true
 	o.RuntimeHandlers = map[string]string{"kata": "/usr/bin/kata-runtime"}
 	if err := o.save(); err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func TestSavedOptions(t *testing.T) {
 	want.ClientCAFile = filepath.Join(o.DataDir, "coordinator", "pki", "ca.crt")
 	want.GossipKeyFile = filepath.Join(o.DataDir, "coordinator", "pki", "gossip.key")
 	want.GossipPort, want.Join = 8000, []string{"127.0.0.1:8001"}
-	want.ClusterDNS = []string{"10.96.0.53"}
+	want.ClusterDNS, want.Encryption = []string{"10.96.0.53"}, true
 	want.EvictionHard["nodefs.available"] = "3%" // the others stay
 	want.RuntimeHandlers = map[string]string{"kata": "/usr/bin/kata-runtime"}
 	agent, err := agentconfig.Parse([]string{"--config", o.path("agent.yaml")})
