@@ -29,6 +29,7 @@ import (
 	"github.com/shoal-project/shoal/agent/plugins"
 	"github.com/shoal-project/shoal/agent/problem"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/agent/reverse"
 	"github.com/shoal-project/shoal/agent/selinux"
 	"github.com/shoal-project/shoal/agent/server"
 	"github.com/shoal-project/shoal/agent/service"
@@ -378,6 +379,7 @@ type whole struct {
 	node    *node.Manager
 	ends    *withdraw.Manager // nil where the proxy is another's
 	kubelet *server.Server    // nil without a port for it
+	reverse *reverse.Keeper   // nil: whoever wants the kubelet's API dials it
 	// csiNode is nil without an API.
 	csiNode *node.CSINode
 	plugins *plugins.Watcher
@@ -407,6 +409,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		}
 		if n.layers != nil {
 			n.kubelet.Layers = n.layers
+		}
+		if n.reverse = newReverse(n.base, n.group); n.reverse != nil {
+			n.kubelet.Reverse = n.reverse.To
 		}
 	}
 	list := []task{
@@ -473,6 +478,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"serving certificate", n.manager.Run})
 	}
 	if n.kubelet != nil {
+		if n.reverse != nil {
+			list = append(list, task{"connections of coordinators", n.reverse.Run})
+		}
 		list = append(list, task{"kubelet API", n.kubelet.Run})
 	}
 	return list, nil

@@ -18,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/policyfeed"
 	"github.com/shoal-project/shoal/agent/process"
+	"github.com/shoal-project/shoal/agent/reverse"
 	"github.com/shoal-project/shoal/coordinator/admission"
 	"github.com/shoal-project/shoal/coordinator/apiserver"
 	"github.com/shoal-project/shoal/coordinator/audit"
@@ -56,6 +57,7 @@ type parts struct {
 	members   *members.Server   // nil with an outside etcd
 	snapshots *snapshots.Keeper // nil with an outside etcd
 	kubelets  *kubelet.Transports
+	reverse   *kubelet.Reverse // has the nodes that cannot be dialled
 	policies  *policystream.Hub
 	gateways  *gatewaystream.Hub
 	keys      *rotation.Member
@@ -125,6 +127,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 		recyclers: recyclers,
 		ready:     make(chan struct{}),
 		changed:   make(chan struct{}, 1),
+		reverse:   &kubelet.Reverse{Log: log},
 	}
 	return whileStored(ctx, st, func(ctx context.Context) error {
 		defer func() { _ = st.Close() }()
@@ -138,6 +141,7 @@ func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 func (s parts) build(ctx context.Context, listener net.Listener, monitors []net.Listener) (err error) {
 	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAPI()
+	defer context.AfterFunc(ctx, s.reverse.Close)()
 	if s.api, err = s.buildAPI(apiCtx, listener, monitors); err != nil {
 		return unlessStopped(ctx, err)
 	}
@@ -252,7 +256,7 @@ func (s *parts) buildAPI(
 	ctx context.Context, listener net.Listener, monitors []net.Listener,
 ) (api *apiserver.Server, err error) {
 	dir := keys(s.cfg)
-	if s.kubelets, err = kubeletTransports(s.cfg, dir); err != nil {
+	if s.kubelets, err = kubeletTransports(s.cfg, dir, s.reverse); err != nil {
 		return nil, err
 	}
 	env, err := kindEnv(s.cfg, s.kubelets)
@@ -354,7 +358,9 @@ func (s *parts) buildAPI(
 	return api, api.Install(apiserver.Security{
 		Authenticator: a.Authenticator, Authorizer: a.Authorizer, Audiences: a.Audiences, Admission: plugins,
 		Rules: a.Authorizer, Tokens: a.Issuer, AuthenticateToken: a.Token, Handlers: handlers,
-		Streams: map[string]http.Handler{policyfeed.Path: s.policies, gatewayfeed.Path: s.gateways},
+		Streams: map[string]http.Handler{
+			policyfeed.Path: s.policies, gatewayfeed.Path: s.gateways, reverse.Path: s.reverse,
+		},
 	})
 }
 
@@ -383,8 +389,12 @@ func kindEnv(cfg config.Config, kubelets *kubelet.Transports) (kind.Env, error) 
 
 // kubeletTransports shows the API server's client certificate to kubelets, and
 // verifies theirs unless the configuration says otherwise.
-func kubeletTransports(cfg config.Config, dir pki.Dir) (*kubelet.Transports, error) {
-	c := kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"), KeyFile: dir.Path("apiserver-kubelet-client.key")}
+func kubeletTransports(cfg config.Config, dir pki.Dir, reverse *kubelet.Reverse) (*kubelet.Transports, error) {
+	c := kubelet.Config{
+		CertFile: dir.Path("apiserver-kubelet-client.crt"),
+		KeyFile:  dir.Path("apiserver-kubelet-client.key"),
+		Reverse:  reverse,
+	}
 	file := cfg.KubeletCertificateAuthority
 	if file == "" {
 		file = dir.Path(pki.CAFile)

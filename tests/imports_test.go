@@ -24,7 +24,7 @@ var layers = []struct {
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
 		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/feed", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
-		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry",
+		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry", "agent/reverse",
 		"agent/host", "agent/image/peer", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins",
 		"agent/policyfeed", "agent/quota", "agent/gatewaycontrol", "agent/gatewayfeed",
 		"agent/selinux",
@@ -87,6 +87,7 @@ var siblings = map[string][]string{
 	"agent/quota":                  {"agent/beneath", "csi/btrfs"},
 	"cni/netconf":                  {"cni/podnet"},
 	"coordinator/members":          {"coordinator/joining"},
+	"coordinator/kubelet":          {"agent/reverse"},
 	"agent/runtime":                {"agent/image", "agent/sandbox", "agent/container", "agent/stream"},
 	"agent/pod":                    {"agent/pod/launch"},
 	"agent/proxy":                  {"agent/service"},
@@ -105,7 +106,7 @@ var siblings = map[string][]string{
 // files.
 var across = map[string][]string{
 	"coordinator": {"agent/fence", "agent/gatewayfeed", "agent/gossip", "agent/policyfeed", "agent/process",
-		"agent/trust"},
+		"agent/reverse", "agent/trust"},
 	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
 }
 

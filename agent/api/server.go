@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 
@@ -36,6 +37,9 @@ func Load(kubeconfig, agent string) (*rest.Config, error) {
 	rc.QPS = -1 // the API server's flow control decides
 	return rc, nil
 }
+
+// errNoWay is of a kubeconfig that this node does not make connections by itself with.
+var errNoWay = errors.New("the kubeconfig has coordinators or the node known by something else than certificates")
 
 // Config of a Server.
 type Config struct {
@@ -105,6 +109,15 @@ func (s *Server) SetCoordinators(list []Coordinator) {
 	if s.way != nil {
 		s.way.coordinators.set(list)
 	}
+}
+
+// Dial connects to one coordinator that the gossip told of, by TLS: it is verified, and
+// shown the node's certificate.
+func (s *Server) Dial(ctx context.Context, address string) (net.Conn, error) {
+	if s.way == nil {
+		return nil, errNoWay
+	}
+	return s.way.to(ctx, address)
 }
 
 // Configured tells whether there is a kubeconfig.

@@ -106,6 +106,21 @@ func handshake(conf *tls.Config) func(context.Context, net.Conn, string) (net.Co
 	}
 }
 
+// to connects to one coordinator by HTTP/1.1, as requests are led to any.
+func (t *transport) to(ctx context.Context, address string) (net.Conn, error) {
+	raw, err := t.coordinators.dial(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	conf := t.current.Load().TLSClientConfig.Clone()
+	conf.NextProtos = []string{"http/1.1"}
+	c, err := handshake(conf)(ctx, raw, serverName)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", address, err), raw.Close())
+	}
+	return c, nil
+}
+
 // config is the kubeconfig's with this transport in the place of its own.
 func (t *transport) config(rc *rest.Config) *rest.Config {
 	c := rest.CopyConfig(rc)

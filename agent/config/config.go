@@ -152,6 +152,10 @@ type Config struct {
 	Encryption    bool `json:"encryption,omitempty"`
 	WireGuardPort int  `json:"wireGuardPort,omitempty"`
 
+	// ReverseConnection says whether coordinators reach the kubelet's API by connections that
+	// the agent keeps to them: where they cannot dial the node (auto), always, or never.
+	ReverseConnection string `json:"reverseConnection,omitempty"`
+
 	GossipPort    int      `json:"gossipPort,omitempty"`
 	GossipKeyFile string   `json:"gossipKeyFile,omitempty"`
 	Join          []string `json:"join,omitempty"`
@@ -356,6 +360,13 @@ const (
 	APIVersion = "agent.shoal-project.io/v1alpha1"
 )
 
+// Values of ReverseConnection.
+const (
+	ReverseAuto   = "auto"
+	ReverseAlways = "always"
+	ReverseNever  = "never"
+)
+
 // Values of PodNetwork.
 const (
 	BuiltinNetwork = "builtin"
@@ -390,6 +401,7 @@ func Default() Config {
 		CNIConfDir:        "/etc/cni/net.d",
 		CNIBinDir:         "/opt/cni/bin",
 		PodNetwork:        BuiltinNetwork,
+		ReverseConnection: ReverseAuto,
 		ImagesDir:         "/var/lib/shoal/images",
 		RegistryConfigDir: "/etc/containerd/certs.d",
 		CgroupDriver:      "cgroupfs",

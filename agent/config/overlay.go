@@ -15,6 +15,11 @@ func (c *Config) validateOverlay(bad func(field, format string, args ...any)) {
 	if c.WireGuardPort == c.VXLANPort || c.WireGuardPort == c.GossipPort {
 		bad("wireGuardPort", "%d is that of the gossip or of VXLAN", c.WireGuardPort)
 	}
+	switch c.ReverseConnection {
+	case ReverseAuto, ReverseAlways, ReverseNever:
+	default:
+		bad("reverseConnection", "%q: use auto, always or never", c.ReverseConnection)
+	}
 	if id := c.VXLANID; id < 1 || id >= 1<<24 { // RFC 7348, section 4: 24 bits
 		bad("vxlanID", "%d: 1 to 16777215", id)
 	}

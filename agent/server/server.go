@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -86,6 +87,8 @@ type Server struct {
 	Layers http.Handler
 	// Traced makes spans of requests whose callers are known; nil: nothing is traced.
 	Traced func(http.Handler) http.Handler
+	// Reverse has connections of coordinators that cannot dial the node; nil: they can.
+	Reverse net.Listener
 	// Healthy is nil while the node works.
 	Healthy func() error
 	Log     *slog.Logger
@@ -113,8 +116,19 @@ func (s *Server) Run(ctx context.Context) error {
 	srv := s.http(ctx)
 	stop := context.AfterFunc(ctx, func() { srv.Close() })
 	defer stop()
-	if err := srv.ServeTLS(process.LimitConnections(l, process.ConnectionsUpTo(maxConnections)), "",
-		""); !errors.Is(err, http.ErrServerClosed) {
+	if s.Reverse == nil {
+		return serve(srv, l)
+	}
+	var g errgroup.Group
+	for _, l := range []net.Listener{l, s.Reverse} {
+		g.Go(func() error { return serve(srv, l) })
+	}
+	return g.Wait()
+}
+
+func serve(srv *http.Server, l net.Listener) error {
+	l = process.LimitConnections(l, process.ConnectionsUpTo(maxConnections))
+	if err := srv.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -1,9 +1,12 @@
 package kubelet
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -31,6 +34,8 @@ type Config struct {
 	CertFile, KeyFile string
 	// Authorities sign kubelets' serving certificates; nil: nothing is verified.
 	Authorities *x509.CertPool
+	// Reverse has the connections of nodes that cannot be dialled; nil: all can.
+	Reverse *Reverse
 }
 
 // Transports hands out a transport for each node, so that the certificate of one
@@ -82,10 +87,31 @@ func (t *Transports) To(node string) http.RoundTripper {
 	}
 	transport := &http.Transport{
 		TLSClientConfig:     t.tls(node),
+		DialContext:         t.dial(node),
 		MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 10 * time.Second,
 	}
 	t.byNode.Add(node, transport)
 	return transport
+}
+
+// dial reaches a node by the connection that it keeps, if there is one: it keeps one only
+// where nobody could dial it. What goes through is TLS in both cases, by tls.
+func (t *Transports) dial(node string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	direct := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if t.config.Reverse == nil {
+			return direct.DialContext(ctx, network, address)
+		}
+		c, there, err := t.config.Reverse.Dial(ctx, node, address)
+		if there && err == nil {
+			return c, nil
+		}
+		d, derr := direct.DialContext(ctx, network, address)
+		if derr != nil {
+			return nil, errors.Join(derr, err)
+		}
+		return d, nil
+	}
 }
 
 func (t *Transports) tls(node string) *tls.Config {
