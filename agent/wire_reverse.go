@@ -20,7 +20,7 @@ func newReverse(b base, group *gossip.Group) *reverse.Keeper {
 	}
 	own := addrs(b.facts.IPs)
 	return &reverse.Keeper{
-		Coordinators: func() []reverse.Coordinator { return liveCoordinators(group.Members()) },
+		Coordinators: func() []reverse.Coordinator { return reverseTo(group.Members()) },
 		Changed:      group.Changed(),
 		Hidden: func(ctx context.Context, c reverse.Coordinator) (bool, error) {
 			if mode == config.ReverseAlways {
@@ -48,11 +48,13 @@ func contains(list []netip.Addr, a netip.Addr) bool {
 	return false
 }
 
-func liveCoordinators(members []gossip.Member) (out []reverse.Coordinator) {
+// reverseTo are the coordinators that have not left.
+func reverseTo(members []gossip.Member) (out []reverse.Coordinator) {
 	for _, m := range members {
 		u, err := url.Parse(m.API)
-		if m.Role == gossip.RoleCoordinator && m.State.Up() && err == nil && u.Scheme == "https" && u.Host != "" {
-			out = append(out, reverse.Coordinator{Name: m.Name, Address: u.Host, Since: m.Since})
+		serves := m.Role == gossip.RoleCoordinator && m.State != gossip.StateLeft
+		if serves && err == nil && u.Scheme == "https" && u.Host != "" {
+			out = append(out, reverse.Coordinator{Name: m.Name, Address: u.Host, Up: m.State.Up(), Since: m.Since})
 		}
 	}
 	return out

@@ -18,11 +18,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Coordinator is one that the gossip knows to live.
+// Coordinator is one as the gossip knows it.
 type Coordinator struct {
 	Name    string
-	Address string    // host:port of its API
-	Since   time.Time // when it came, or came back
+	Address string // host:port of its API
+	Up      bool
+	Since   time.Time // when it came, came back, or died
 }
 
 // Keeper keeps the connections of a node.
@@ -63,31 +64,56 @@ const (
 	pingTime  = 10 * time.Second
 )
 
-// Run keeps a connection to each coordinator that does not see the node as it is, until ctx ends.
+// holder keeps the connection to one coordinator.
+type holder struct {
+	cancel context.CancelFunc
+	of     Coordinator   // as the gossip has it now
+	woken  chan struct{} // it came, or came back
+}
+
+// Run keeps a connection to each coordinator that does not see the node as it is, until ctx
+// ends. One that the gossip calls dead keeps its connection if that lives, and gets no other.
 func (k *Keeper) Run(ctx context.Context) error {
-	held := map[Coordinator]context.CancelFunc{}
+	held := map[string]*holder{}
+	var mu sync.Mutex
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
-		now := map[Coordinator]bool{}
+		there := map[string]bool{}
 		for _, c := range k.Coordinators() {
-			now[c] = true
-			if held[c] == nil {
+			id := c.Name + " " + c.Address
+			there[id] = true
+			mu.Lock()
+			h := held[id]
+			if h == nil {
 				one, cancel := context.WithCancel(ctx)
-				held[c] = cancel
-				wg.Go(func() { k.keep(one, c) })
+				h = &holder{cancel: cancel, woken: make(chan struct{}, 1)}
+				held[id] = h
+				h.of = c
+				wg.Go(func() {
+					k.keep(one, h, func() Coordinator { mu.Lock(); defer mu.Unlock(); return h.of })
+				})
+			}
+			back := c.Up && (!h.of.Up || !h.of.Since.Equal(c.Since))
+			h.of = c
+			mu.Unlock()
+			if back {
+				select {
+				case h.woken <- struct{}{}:
+				default:
+				}
 			}
 		}
-		for c, cancel := range held {
-			if !now[c] {
-				cancel()
-				delete(held, c)
+		for id, h := range held {
+			if !there[id] {
+				h.cancel()
+				delete(held, id)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			for _, cancel := range held {
-				cancel()
+			for _, h := range held {
+				h.cancel()
 			}
 			return nil
 		case <-k.Changed:
@@ -96,10 +122,19 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // keep stays connected to one coordinator as long as that is needed.
-func (k *Keeper) keep(ctx context.Context, c Coordinator) {
+func (k *Keeper) keep(ctx context.Context, h *holder, now func() Coordinator) {
 	delay, told := time.Duration(0), false
-	wait(ctx, rand.N(crowd))
+	h.wait(ctx, rand.N(crowd))
 	for ctx.Err() == nil {
+		c := now()
+		if !c.Up {
+			select {
+			case <-ctx.Done():
+			case <-h.woken:
+				delay = 0
+			}
+			continue
+		}
 		begun := time.Now()
 		hidden, err := k.Hidden(ctx, c)
 		switch {
@@ -107,7 +142,7 @@ func (k *Keeper) keep(ctx context.Context, c Coordinator) {
 			k.Log.Debug("a coordinator does not tell where it sees this node", "coordinator", c.Name, "err", err)
 		case !hidden:
 			delay, told = 0, false
-			wait(ctx, lookAgain)
+			h.wait(ctx, lookAgain)
 			continue
 		default:
 			err = k.connect(ctx, c)
@@ -121,15 +156,21 @@ func (k *Keeper) keep(ctx context.Context, c Coordinator) {
 			delay, told = 0, false
 		}
 		delay = min(max(2*delay, retryLeast), retryMost)
-		wait(ctx, delay/2+rand.N(delay))
+		if h.wait(ctx, delay/2+rand.N(delay)) {
+			delay = 0
+		}
 	}
 }
 
-func wait(ctx context.Context, d time.Duration) {
+// wait returns after some time, or true when the coordinator came back.
+func (h *holder) wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
+	case <-h.woken:
+		return true
 	case <-time.After(d):
 	}
+	return false
 }
 
 // connect serves a coordinator until the connection ends.

@@ -28,6 +28,7 @@ type Reverse struct {
 
 	mu     sync.Mutex
 	nodes  map[string]*link
+	came   chan struct{} // closed when the next node comes; nil: nobody waits
 	closed bool
 }
 
@@ -150,6 +151,10 @@ func (v *Reverse) enter(node string, l *link) bool {
 		_ = before.conn.Close()
 	}
 	v.nodes[node] = l
+	if v.came != nil {
+		close(v.came)
+		v.came = nil
+	}
 	return true
 }
 
@@ -170,6 +175,16 @@ func (v *Reverse) Close() {
 	for _, l := range v.nodes {
 		_ = l.conn.Close()
 	}
+}
+
+// arrival is closed when the next node connects.
+func (v *Reverse) arrival() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.came == nil {
+		v.came = make(chan struct{})
+	}
+	return v.came
 }
 
 // Dial opens a connection to a node's kubelet API; false: the node has no connection here.

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -93,7 +94,7 @@ func (h *hiddenNode) agent(node, serves string, handler http.Handler) (stop func
 	})
 	k := &reverse.Keeper{
 		Coordinators: func() []reverse.Coordinator {
-			return []reverse.Coordinator{{Name: "c1", Address: h.api.Listener.Addr().String()}}
+			return []reverse.Coordinator{{Name: "c1", Address: h.api.Listener.Addr().String(), Up: true}}
 		},
 		Hidden: func(context.Context, reverse.Coordinator) (bool, error) { return true, nil },
 		Dial:   h.dialAs(pki.Spec{User: "system:node:" + node, Groups: nodes}),
@@ -230,6 +231,33 @@ func upgraded(t *testing.T, h *hiddenNode) {
 		if got, err := in.ReadString('\n'); got != word {
 			t.Fatalf("%q, %v", got, err)
 		}
+	}
+}
+
+// TestReverseComesLate: who dials a node while its connection is about to come back gets that.
+func TestReverseComesLate(t *testing.T) {
+	h := newHiddenNode(t)
+	dialling := make(chan struct{})
+	silent := &net.Dialer{ControlContext: func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+		close(dialling)
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	got := make(chan error, 1)
+	go func() {
+		dial := h.transports.To("n1").(*http.Transport).DialContext
+		c, err := dial(WithDialer(t.Context(), silent), "tcp", "192.0.2.1:10250")
+		if err == nil {
+			err = c.Close()
+		}
+		got <- err
+	}()
+	<-dialling
+	h.agent("n2", "system:node:n2", kubeletAPI) // another one
+	h.connected("n2")
+	h.agent("n1", "system:node:n1", kubeletAPI)
+	if err := <-got; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -94,23 +94,78 @@ func (t *Transports) To(node string) http.RoundTripper {
 	return transport
 }
 
+type dialerKey struct{}
+
+// WithDialer has the transports' DialContext dial by this one.
+func WithDialer(ctx context.Context, d *net.Dialer) context.Context {
+	return context.WithValue(ctx, dialerKey{}, d)
+}
+
+// usual dials for whoever asks for no other.
+var usual = &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+
+func dialer(ctx context.Context) *net.Dialer {
+	if d, ok := ctx.Value(dialerKey{}).(*net.Dialer); ok {
+		return d
+	}
+	return usual
+}
+
 // dial reaches a node by the connection that it keeps, if there is one: it keeps one only
 // where nobody could dial it. What goes through is TLS in both cases, by tls.
 func (t *Transports) dial(node string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	direct := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		direct := dialer(ctx)
 		if t.config.Reverse == nil {
 			return direct.DialContext(ctx, network, address)
 		}
+		arrived := t.config.Reverse.arrival()
 		c, there, err := t.config.Reverse.Dial(ctx, node, address)
 		if there && err == nil {
 			return c, nil
 		}
-		d, derr := direct.DialContext(ctx, network, address)
-		if derr != nil {
-			return nil, errors.Join(derr, err)
+		return t.dialBoth(ctx, direct, node, network, address, arrived)
+	}
+}
+
+// dialBoth dials a node, and takes its connection if that comes meanwhile, as after a restart
+// of either side.
+func (t *Transports) dialBoth(
+	ctx context.Context, direct *net.Dialer, node, network, address string, arrived <-chan struct{},
+) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type attempt struct {
+		conn net.Conn
+		err  error
+	}
+	dialled := make(chan attempt, 1)
+	go func() {
+		c, err := direct.DialContext(ctx, network, address)
+		dialled <- attempt{c, err}
+	}()
+	var failed error
+	for {
+		select {
+		case d := <-dialled:
+			if d.err != nil {
+				return nil, errors.Join(d.err, failed)
+			}
+			return d.conn, nil
+		case <-arrived:
+			arrived = t.config.Reverse.arrival()
+			c, there, err := t.config.Reverse.Dial(ctx, node, address)
+			if !there || err != nil {
+				failed = err
+				continue
+			}
+			go func() {
+				if d := <-dialled; d.conn != nil {
+					_ = d.conn.Close()
+				}
+			}()
+			return c, nil
 		}
-		return d, nil
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/shoal-project/shoal/coordinator/kubelet"
 )
 
 // errNotAllowed has upstream's words.
@@ -57,7 +59,8 @@ var guarded = &net.Dialer{
 	},
 }
 
-// guardTransport is the transport with that dialer. Another kind of transport
+// guardTransport is the transport with that dialer, which is not asked where the node keeps a
+// connection: that leads to no address. Another kind of transport
 // than net/http's, as tests have, stays as it is.
 func guardTransport(rt http.RoundTripper) http.RoundTripper {
 	t, ok := rt.(*http.Transport)
@@ -65,7 +68,13 @@ func guardTransport(rt http.RoundTripper) http.RoundTripper {
 		return rt
 	}
 	t = t.Clone()
-	t.DialContext = guarded.DialContext
+	if dial := t.DialContext; dial != nil { // of kubelet.Transports
+		t.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dial(kubelet.WithDialer(ctx, guarded), network, address)
+		}
+	} else {
+		t.DialContext = guarded.DialContext
+	}
 	t.DisableKeepAlives = true // it is of one request, and nobody would use its connections again
 	return t
 }

@@ -7,11 +7,15 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/shoal-project/shoal/coordinator/kubelet"
+	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
 func TestReachable(t *testing.T) {
@@ -42,9 +46,18 @@ func TestNamesOfTheServersOwnMachine(t *testing.T) {
 	}
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
+	dir := pki.Dir(t.TempDir())
+	if err := dir.Ensure(pki.Cluster{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	transports, err := kubelet.New(kubelet.Config{CertFile: dir.Path("apiserver-kubelet-client.crt"),
+		KeyFile: dir.Path("apiserver-kubelet-client.key"), Reverse: &kubelet.Reverse{}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, host := range []string{"localhost", "127.0.0.1"} {
 		for name, rt := range map[string]http.RoundTripper{"pods and services": plain,
-			"agents": guardTransport(&http.Transport{})} {
+			"agents": guardTransport(&http.Transport{}), "agents by certificates": guardTransport(transports.To("n1"))} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 				"http://"+net.JoinHostPort(host, port), nil)
 			if err != nil {
