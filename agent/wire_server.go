@@ -42,8 +42,11 @@ func chooseCertificate(
 		return c, nil
 	}
 	if cfg.TLSCertFile != "" {
-		c.show, err = serving.FromFiles(cfg.TLSCertFile, cfg.TLSPrivateKeyFile)
-		return c, err
+		files, err := serving.FromFiles(cfg.TLSCertFile, cfg.TLSPrivateKeyFile, log)
+		if err != nil {
+			return c, err
+		}
+		return certificate{show: files.Certificate}, nil
 	}
 	own, err := serving.SelfSigned(cfg.NodeName, facts.IPs)
 	if err != nil {
@@ -253,7 +256,7 @@ func groupsOf(r *runtime.Runtime) func(context.Context) []stats.Group {
 			g := stats.Group{
 				Namespace: m.Namespace, Pod: m.Pod, Container: m.Container, ContainerID: m.ContainerID, Image: m.Image,
 				Path: m.Cgroup, Created: m.Created, Use: m.Use, Disks: m.Disks, Processes: m.Processes, Limits: m.Limits,
-				LayerBytes: m.LayerBytes, Known: stats.KnowsAll,
+				LayerBytes: m.LayerBytes, Files: m.Files, FileLimit: m.FileLimit, Known: stats.KnowsAll,
 			}
 			for _, i := range m.Interfaces {
 				g.Interfaces = append(g.Interfaces, stats.Interface{Name: i.Name, Received: stats.Traffic(i.Received),

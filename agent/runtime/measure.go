@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/container"
+	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/netns"
 	"github.com/shoal-project/shoal/agent/sandbox"
 )
@@ -29,6 +31,10 @@ type Measurement struct {
 	Disks   []cgroup.Disk
 	// Processes is their number.
 	Processes int
+	// Files are what a container's processes have open; FileLimit is how many its first one
+	// may have, -1 for any number, 0 where that is not known.
+	Files     host.Files
+	FileLimit int64
 	// Limits are a container's; nil for a pod.
 	Limits *criv1.LinuxContainerResources
 	// LayerBytes and LayerInodes are what a container's writable layer takes.
@@ -82,7 +88,7 @@ func (r *Runtime) measurePod(s *sandbox.Sandbox) (Measurement, error) {
 	}
 	m := Measurement{
 		Namespace: pod.GetNamespace(), Pod: pod.GetName(), Cgroup: s.Cgroup, Created: s.CreatedAt, Use: use,
-		Disks: r.cgroups.Disks(s.Cgroup), Processes: r.processes(s.Cgroup),
+		Disks: r.cgroups.Disks(s.Cgroup), Processes: len(r.pids(s.Cgroup)),
 	}
 	if s.NetNS() != "" {
 		m.Interfaces = interfaces(s.NetNS())
@@ -98,11 +104,15 @@ func (r *Runtime) measureContainer(
 	if err != nil {
 		return Measurement{}, err
 	}
+	pids := r.pids(c.Cgroup)
 	m := Measurement{
 		Namespace: pod.GetNamespace(), Pod: pod.GetName(),
 		Container: c.Config.GetMetadata().GetName(), ContainerID: c.ID,
 		Image: imageName(c), Cgroup: c.Cgroup, Created: c.StartedAt, Use: use, Disks: r.cgroups.Disks(c.Cgroup),
-		Processes: r.processes(c.Cgroup), Limits: c.Config.GetLinux().GetResources(),
+		Processes: len(pids), Files: host.OpenFiles(pids), Limits: c.Config.GetLinux().GetResources(),
+	}
+	if _, in := slices.BinarySearch(pids, c.PID); in { // else it has ended, and the number is another's
+		m.FileLimit, _ = host.FileLimit(c.PID)
 	}
 	if u, err := r.containers.Usage(ctx, c.ID); err == nil {
 		m.LayerBytes, m.LayerInodes = u.Bytes, max(u.Inodes, 0)
@@ -118,12 +128,13 @@ func imageName(c *container.Container) string {
 	return c.ImageRef
 }
 
-func (r *Runtime) processes(group string) int {
+// pids are the processes of a group, in order.
+func (r *Runtime) pids(group string) []int {
 	pids, err := r.cgroups.Pids(group)
 	if err != nil {
-		return 0
+		return nil
 	}
-	return len(pids)
+	return pids
 }
 
 // HostInterfaces are those of the node's own network.

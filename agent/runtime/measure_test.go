@@ -35,7 +35,7 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("the pod is %+v", whole)
 	}
 	if container.Container != "main" || container.ContainerID != id || container.Image == "" ||
-		container.Limits == nil {
+		container.Limits == nil || container.Files.Open < 3 || container.FileLimit <= 0 {
 		t.Errorf("the container is %+v", container)
 	}
 	if err := g.r.StopContainer(t.Context(), id, 0); err != nil {

@@ -21,15 +21,6 @@ func Always(c *tls.Certificate) Choice {
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c, nil }
 }
 
-// FromFiles reads the certificate that an administrator made.
-func FromFiles(certFile, keyFile string) (Choice, error) {
-	c, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("serving certificate: %w", err)
-	}
-	return Always(&c), nil
-}
-
 // SelfSigned makes a certificate for a node that lives as long as the process.
 func SelfSigned(node string, ips []string) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

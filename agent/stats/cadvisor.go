@@ -28,6 +28,10 @@ type Group struct {
 	Disks   []cgroup.Disk
 	// Processes is their number.
 	Processes int
+	// Files are what a container's processes have open; FileLimit is how many its first one
+	// may have, -1 for any number, 0 where that is not known.
+	Files     host.Files
+	FileLimit int64
 	// Limits are a container's; nil where there are none.
 	Limits *criv1.LinuxContainerResources
 	// LayerBytes is what a container's writable layer takes.
@@ -397,6 +401,15 @@ func traffic(of func(*Interface) uint64) func(*Group, put) {
 	}
 }
 
+// opened is of containers alone: a pod's files would be looked at twice.
+func opened(of func(host.Files) int) func(*Group, put) {
+	return func(g *Group, put put) {
+		if g.Container != "" && g.Processes > 0 {
+			put(float64(of(g.Files)))
+		}
+	}
+}
+
 var otherFamilies = []groupFamily{
 	{"container_last_seen", metrics.Gauge, KnowsAll, "Last time a container was seen by the exporter",
 		func(g *Group, put put) {
@@ -408,6 +421,17 @@ var otherFamilies = []groupFamily{
 		func(g *Group, put put) {
 			if g.Processes > 0 {
 				put(float64(g.Processes))
+			}
+		}},
+	{"container_file_descriptors", metrics.Gauge, KnowsAll, "Number of open file descriptors for the container.",
+		opened(func(f host.Files) int { return f.Open })},
+	{"container_sockets", metrics.Gauge, KnowsAll, "Number of open sockets for the container.",
+		opened(func(f host.Files) int { return f.Sockets })},
+	{"container_ulimits_soft", metrics.Gauge, KnowsAll,
+		"Soft ulimit values for the container root process. Unlimited if -1, except priority and nice",
+		func(g *Group, put put) {
+			if g.FileLimit != 0 {
+				put(float64(g.FileLimit), "ulimit", "max_open_files")
 			}
 		}},
 	{"container_threads", metrics.Gauge, KnowsAll, "Number of threads running inside the container",

@@ -78,6 +78,7 @@ func groups(disk cgroup.Disk) []Group {
 	limited := Group{
 		Namespace: "shop", Pod: "web", Container: "server", ContainerID: "c1", Image: "registry.test/web:1",
 		Path: "/kubepods/podU/c1", Created: time.Unix(101, 0), Known: KnowsAll, Processes: 2, LayerBytes: 4096,
+		Files: host.Files{Open: 12, Sockets: 3}, FileLimit: 1024,
 		Use: cgroup.Stats{
 			Time: time.Unix(200, 0), CPUNanos: 1_500_000_000, Periods: 10, Throttled: 4, ThrottledNanos: 250_000_000,
 			Memory: 250, MemoryLimit: 1<<20 - 4096, WorkingSet: 200, RSS: 150, Cache: 50, MappedFile: 10, Swap: 7,
