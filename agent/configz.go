@@ -18,8 +18,11 @@ type kubeletConfiguration struct {
 	EnableServer       bool            `json:"enableServer"`
 	StaticPodPath      string          `json:"staticPodPath,omitempty"`
 	StaticPodURL       string          `json:"staticPodURL,omitempty"`
+	FileCheckFrequency metav1.Duration `json:"fileCheckFrequency"`
 	HTTPCheckFrequency metav1.Duration `json:"httpCheckFrequency"`
-	PodLogsDir         string          `json:"podLogsDir,omitempty"`
+	// StaticPodURLHeader may have credentials, and is shown as the kubelet shows it.
+	StaticPodURLHeader map[string][]string `json:"staticPodURLHeader,omitempty"`
+	PodLogsDir         string              `json:"podLogsDir,omitempty"`
 
 	RuntimeRequestTimeout metav1.Duration `json:"runtimeRequestTimeout"`
 
@@ -36,6 +39,7 @@ type kubeletConfiguration struct {
 	PreloadedImagesVerificationAllowlist []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
 
 	EnableDebuggingHandlers      bool              `json:"enableDebuggingHandlers"`
+	EnableSystemLogHandler       *bool             `json:"enableSystemLogHandler,omitempty"`
 	ClusterDomain                string            `json:"clusterDomain,omitempty"`
 	ClusterDNS                   []string          `json:"clusterDNS,omitempty"`
 	NodeStatusReportFrequency    metav1.Duration   `json:"nodeStatusReportFrequency"`
@@ -117,6 +121,15 @@ type kubeletCrashLoopBackOff struct {
 	MaxContainerRestartPeriod metav1.Duration `json:"maxContainerRestartPeriod"`
 }
 
+// masked are headers without what they say.
+func masked(headers map[string][]string) map[string][]string {
+	out := map[string][]string{}
+	for name := range headers {
+		out[name] = []string{"<masked>"}
+	}
+	return out
+}
+
 var kubeletType = metav1.TypeMeta{Kind: "KubeletConfiguration", APIVersion: "kubelet.config.k8s.io/v1beta1"}
 
 // kubeletConfig is what /configz shows.
@@ -126,7 +139,9 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		EnableServer:                           c.Port != 0,
 		StaticPodPath:                          c.StaticPodPath,
 		StaticPodURL:                           c.StaticPodURL,
+		FileCheckFrequency:                     c.FileCheckFrequency,
 		HTTPCheckFrequency:                     c.HTTPCheckFrequency,
+		StaticPodURLHeader:                     masked(c.StaticPodURLHeader),
 		PodLogsDir:                             c.PodLogsDir,
 		Address:                                c.Address,
 		Port:                                   c.Port,
@@ -137,6 +152,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		ImagePullCredentialsVerificationPolicy: c.ImagePullCredentialsVerificationPolicy,
 		PreloadedImagesVerificationAllowlist:   c.PreloadedImagesVerificationAllowlist,
 		EnableDebuggingHandlers:                true,
+		EnableSystemLogHandler:                 c.EnableSystemLogHandler,
 		ClusterDomain:                          c.ClusterDomain,
 		ClusterDNS:                             c.ClusterDNS,
 		NodeStatusReportFrequency:              c.NodeStatusReportFrequency,

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"reflect"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -43,6 +46,42 @@ func TestConfigz(t *testing.T) {
 		len(k.ShutdownGracePeriodByPodPriority) != 1 || k.SystemReserved["cpu"] != "1" {
 		t.Errorf("it says %s", body)
 	}
+}
+
+// TestConfigzHasAll: it shows what the agent's configuration has of the kubelet's, by its name.
+func TestConfigzHasAll(t *testing.T) {
+	own, theirs := jsonNames(reflect.TypeFor[config.Config]()), jsonNames(reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]())
+	shown := jsonNames(reflect.TypeFor[kubeletConfiguration]())
+	n := 0
+	for name := range own {
+		if theirs[name] {
+			n++
+			if !shown[name] {
+				t.Errorf("%s is not shown", name)
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("only %d fields have the kubelet's names: they are not found", n)
+	}
+	cfg := config.Default()
+	cfg.StaticPodURLHeader = map[string][]string{"Authorization": {"Bearer secret"}}
+	cfg.FileCheckFrequency.Duration = 30 * time.Second
+	got := kubeletConfig(&cfg)
+	if h := got.StaticPodURLHeader["Authorization"]; len(h) != 1 || strings.Contains(h[0], "secret") ||
+		got.FileCheckFrequency.Duration != 30*time.Second {
+		t.Errorf("it says %v, %v", got.StaticPodURLHeader, got.FileCheckFrequency)
+	}
+}
+
+func jsonNames(of reflect.Type) map[string]bool {
+	out := map[string]bool{}
+	for i := range of.NumField() {
+		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "" && name != "-" {
+			out[name] = true
+		}
+	}
+	return out
 }
 
 // TestAllocatable: what is kept free for the node itself is not given to pods.

@@ -271,6 +271,16 @@ func (e *exact) follow(pods *pod.Manager) {
 	}
 }
 
+// refused counts for a pod that is refused for want of room.
+func (e *exact) refused(p *corev1.Pod) {
+	if e.cpus != nil {
+		e.cpus.Refused(p)
+	}
+	if e.memory != nil {
+		e.memory.Refused(p)
+	}
+}
+
 // pods are those that have something.
 func (e *exact) pods() []*corev1.Pod {
 	out := e.plugged.Pods()

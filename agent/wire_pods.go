@@ -171,6 +171,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	}
 	if b.exact != nil {
 		p.pods.Plugged, p.pods.HasPlugin = b.exact.plugged.Options, b.exact.plugged.Has
+		p.pods.NoRoom = b.exact.refused
 		p.pods.Pinned, p.pods.Created, p.pods.Fixed = b.exact.pinned, b.exact.created, b.exact.fixed
 		self.Unthrottled = b.exact.unthrottled
 	}
@@ -196,6 +197,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 	b.claims.Drivers.Changed = func() { p.pods.RetrySetup(noDevices) }
 	p.static = &source.Static{
 		Dir:     b.cfg.StaticPodPath,
+		Every:   b.cfg.FileCheckFrequency.Duration,
 		Node:    b.cfg.NodeName,
 		Handler: p.pods,
 		Client:  b.server.Client,

@@ -95,6 +95,9 @@ type Config struct {
 	StaticPodURL       string              `json:"staticPodURL,omitempty"`
 	StaticPodURLHeader map[string][]string `json:"staticPodURLHeader,omitempty"`
 	HTTPCheckFrequency metav1.Duration     `json:"httpCheckFrequency,omitzero"`
+	// FileCheckFrequency is how often StaticPodPath is read where the kernel tells of no
+	// change in it; 0: it always does.
+	FileCheckFrequency metav1.Duration `json:"fileCheckFrequency,omitzero"`
 	// EnableSystemLogHandler has the kubelet's API show the node's /var/log; on unless
 	// the file says false.
 	EnableSystemLogHandler *bool `json:"enableSystemLogHandler,omitempty"`
@@ -452,6 +455,7 @@ func Default() Config {
 		EvictionPressureTransitionPeriod: metav1.Duration{Duration: 5 * time.Minute},
 		RuntimeRequestTimeout:            metav1.Duration{Duration: 2 * time.Minute},
 		HTTPCheckFrequency:               metav1.Duration{Duration: 20 * time.Second},
+		FileCheckFrequency:               metav1.Duration{Duration: 20 * time.Second},
 		DeletedPodLogMaxAge:              metav1.Duration{Duration: 10 * time.Minute},
 		EvictionMemoryStall:              "60%", // as systemd-oomd's defaults
 		EvictionMemoryStallPeriod:        metav1.Duration{Duration: 30 * time.Second},
@@ -484,6 +488,23 @@ func (c *Config) Load(path string) error {
 // have written it.
 func (c *Config) LoadKnown(path string) error {
 	return c.read(path, func(data []byte) error { return yaml.Unmarshal(data, c) })
+}
+
+// apply reads a file, if there is one, over c, and the files of a directory over that.
+func (c *Config) apply(file, dir string, known bool) error {
+	load := c.Load
+	if known {
+		load = c.LoadKnown
+	}
+	if file != "" {
+		if err := load(file); err != nil {
+			return err
+		}
+	}
+	if dir == "" {
+		return nil
+	}
+	return c.loadDir(dir, known)
 }
 
 func (c *Config) read(path string, decode func([]byte) error) error {

@@ -62,7 +62,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 }
 
 // Parse returns the configuration of args: defaults, under the file that
-// --config names, under the flags.
+// --config names, under those of --config-dir, under the flags.
 func Parse(args []string) (Config, error) { return parse(args, false) }
 
 // ParseKnown is Parse for who undoes what an agent did: fields that this version
@@ -72,18 +72,12 @@ func ParseKnown(args []string) (Config, error) { return parse(args, true) }
 func parse(args []string, known bool) (Config, error) {
 	c := Default()
 	ignored := Default()
-	probe, file := flagSet(&ignored, known)
+	probe, from := flagSet(&ignored, known)
 	if err := probe.Parse(args); err != nil {
 		return c, err
 	}
-	load := c.Load
-	if known {
-		load = c.LoadKnown
-	}
-	if *file != "" {
-		if err := load(*file); err != nil {
-			return c, err
-		}
+	if err := c.apply(from.file, from.dir, known); err != nil {
+		return c, err
 	}
 	fs, _ := flagSet(&c, known)
 	if err := fs.Parse(args); err != nil {
@@ -92,11 +86,16 @@ func parse(args []string, known bool) (Config, error) {
 	return c, c.Complete()
 }
 
-// flagSet are the flags that set c, and the one that names its file.
-func flagSet(c *Config, known bool) (*pflag.FlagSet, *string) {
+// sources are what flags name of files.
+type sources struct{ file, dir string }
+
+// flagSet are the flags that set c, and those that name its files.
+func flagSet(c *Config, known bool) (*pflag.FlagSet, *sources) {
 	fs := pflag.NewFlagSet("shoal-agent", pflag.ContinueOnError)
 	fs.ParseErrorsAllowlist.UnknownFlags = known
-	file := fs.String("config", "", "configuration file")
+	from := &sources{}
+	fs.StringVar(&from.file, "config", "", "configuration file")
+	fs.StringVar(&from.dir, "config-dir", "", "directory of files, NAME.conf, whose fields go before those of the configuration file")
 	c.Flags(fs)
-	return fs, file
+	return fs, from
 }

@@ -108,6 +108,9 @@ func (c *Config) Validate() error {
 		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		bad("staticPodURL", "%q is not the URL of a server, as https://manifests.example.com/node1.yaml", c.StaticPodURL)
 	}
+	if d := c.FileCheckFrequency.Duration; d != 0 && d < time.Second {
+		bad("fileCheckFrequency", "%v is less than a second; 0 is for a directory of whose changes the kernel tells", d)
+	}
 	if d := c.HTTPCheckFrequency.Duration; d < time.Second {
 		bad("httpCheckFrequency", "%s: at least 1s", d)
 	}

@@ -255,7 +255,11 @@ func (w *worker) refusal(p *corev1.Pod) (v *record.Verdict, waits bool) {
 	if Admit(p, others, node, nil) != nil { // room alone would not help
 		return v, false
 	}
-	return v, w.makeRoom(p, others, extended(w.m.Host.Allocatable, node))
+	waits = w.makeRoom(p, others, extended(w.m.Host.Allocatable, node))
+	if !waits && w.m.NoRoom != nil {
+		w.m.NoRoom(p)
+	}
+	return v, waits
 }
 
 // withoutPlugged is the Node without resources of device plugins. Who may have those is

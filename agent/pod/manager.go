@@ -119,6 +119,9 @@ type Manager struct {
 	// Fixed tells why a pod that runs with what allocated has cannot have what p has, empty if
 	// it can; nil: all can.
 	Fixed func(p, allocated *corev1.Pod) string
+	// NoRoom hears of each pod that is refused because the node has too little left for it; nil:
+	// nobody cares.
+	NoRoom func(p *corev1.Pod)
 	// HasPlugin tells whether plugins give the devices of a resource, and so who has
 	// how many; nil: no resource's.
 	HasPlugin func(corev1.ResourceName) bool

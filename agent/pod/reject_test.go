@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -45,6 +46,48 @@ func TestRejectedInSetup(t *testing.T) {
 			t.Errorf("tried %d times, released %d times, events: %q", tried, released, e.events)
 		}
 	})
+}
+
+// TestNoRoom: who counts hears once of a pod that the node has too little for, and of no
+// other that is refused.
+func TestNoRoom(t *testing.T) {
+	for name, c := range map[string]struct {
+		cpu, reason string
+		refuse      *record.Verdict
+		heard       int
+	}{
+		"too much":  {cpu: "9", reason: "OutOfcpu", heard: 1},
+		"other":     {cpu: "9", reason: "Other", refuse: &record.Verdict{Reason: "Other"}},
+		"there is":  {cpu: "1"},
+		"something": {cpu: "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+				m, stop := start(t, dir, f, e)
+				defer stop()
+				heard := 0
+				m.NoRoom = func(*corev1.Pod) { heard++ }
+				m.Host.Allocatable = corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("10")}
+				if c.refuse != nil {
+					m.Refuse = func() *record.Verdict { return c.refuse }
+				}
+				p := testPod(corev1.RestartPolicyAlways, "a")
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu)}
+				m.Update(p, SourceAPI)
+				time.Sleep(time.Minute)
+				reason := ""
+				if ended := e.records[string(p.UID)].Ended; ended != nil {
+					reason = ended.Reason
+				}
+				if reason != c.reason || heard != c.heard {
+					t.Errorf("refused for %q, heard %d times; want %q, %d", reason, heard, c.reason, c.heard)
+				}
+			})
+		})
+	}
 }
 
 // A pod that is to be confined does not run unconfined.

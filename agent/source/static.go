@@ -29,6 +29,9 @@ import (
 type Static struct {
 	// Dir holds the manifests; none when empty.
 	Dir string
+	// Every is how often Dir is read though the kernel tells of no change: it does not tell
+	// of what others do on a network's file system, or behind a link. 0: never.
+	Every time.Duration
 	// Remote is the server; nil: none.
 	Remote  *Remote
 	Node    string
@@ -130,6 +133,8 @@ func (s *Static) Run(ctx context.Context) error {
 		case <-timer.C:
 			if err := s.look(w); err != nil {
 				timer.Reset(lookAgain)
+			} else if s.Every > 0 {
+				timer.Reset(s.Every)
 			}
 			s.mirror(ctx)
 		}

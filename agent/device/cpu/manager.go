@@ -175,6 +175,26 @@ func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Contain
 	return nil
 }
 
+// Refused counts what a pod wanted that the node has no room for, without giving it anything:
+// upstream looks for CPUs before it looks at the room, and counts in these families.
+func (m *Manager) Refused(p *corev1.Pod) {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			n := m.Exclusive(p, &list[i])
+			if n == 0 {
+				continue
+			}
+			m.Requests.Inc()
+			if _, err := m.choose(p, &list[i], n, 0); err != nil {
+				m.Errors.Inc()
+				return // the others are not looked at any more
+			}
+		}
+	}
+}
+
 // allocate returns the CPUs that a container has now and had not before.
 func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, n int, near topology.Mask) (cpuset.CPUSet, error) {
 	m.choosing.Lock()

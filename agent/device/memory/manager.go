@@ -272,6 +272,34 @@ func (m *Manager) Allocate(_ context.Context, p *corev1.Pod, c *corev1.Container
 	return err
 }
 
+// Refused counts what a pod wanted that the node has no room for, without giving it anything:
+// upstream looks for memory before it looks at the room, and counts in these families.
+func (m *Manager) Refused(p *corev1.Pod) {
+	m.choosing.Lock()
+	defer m.choosing.Unlock()
+	m.Ledger.Sweep()
+	beside := Amounts{}
+	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			want := m.asked(p, &list[i])
+			if len(want) == 0 {
+				continue
+			}
+			m.Requests.Inc()
+			nodes, err := m.choose(want, p.UID, beside, 0)
+			if err != nil {
+				m.Errors.Inc()
+				return // the others are not looked at any more
+			}
+			if i < len(p.Spec.Containers) && &list[i] == &p.Spec.Containers[i] || restarts(&list[i]) {
+				for _, b := range m.blocks(want, p.UID, beside, nodes) {
+					beside.addBlock(&b)
+				}
+			}
+		}
+	}
+}
+
 func (m *Manager) allocate(p *corev1.Pod, c *corev1.Container, record *Pod, want amounts, near topology.Mask) error {
 	m.Ledger.Sweep()
 	nodes, err := m.choose(want, p.UID, record.beside(), near)

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/shoal-project/shoal/agent/device/ledger"
 	"github.com/shoal-project/shoal/agent/device/ledger/ledgertest"
 	"github.com/shoal-project/shoal/agent/device/topology"
+	"github.com/shoal-project/shoal/agent/metrics"
 )
 
 type disk = ledgertest.Disk[Pod]
@@ -132,6 +134,41 @@ func TestAllocate(t *testing.T) {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
+	}
+}
+
+// TestRefused: what a pod wanted that was refused is counted, and nothing is given.
+func TestRefused(t *testing.T) {
+	for _, c := range []struct {
+		spec             string
+		requests, errors uint64
+	}{
+		{"a=9", 1, 1},
+		{"a=2", 1, 0}, // it was too much of something else
+		{"a=3 b=3 c=3 d=3", 3, 1},
+		{"i:4 j:4 a=4 b=4", 4, 0}, // init containers' is used again
+		{"s~4 a=4 b=4", 3, 1},
+		{"a=0", 0, 0},
+	} {
+		m := start(t, disk{}, 4, 4)
+		m.Requests, m.Errors = metrics.NewCounts("requests", ""), metrics.NewCounts("errors", "")
+		p := podOf("p", c.spec)
+		m.Refused(p)
+		var out bytes.Buffer
+		page := metrics.NewPage(&out)
+		m.Requests.Show(page)
+		m.Errors.Show(page)
+		if err := page.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{fmt.Sprint("\nrequests ", c.requests, "\n"), fmt.Sprint("\nerrors ", c.errors, "\n")} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: want %q in\n%s", c.spec, want, &out)
+			}
+		}
+		if m.Ledger.Get(p.UID) != nil {
+			t.Errorf("%s: it has been given something", c.spec)
+		}
 	}
 }
 
