@@ -29,6 +29,7 @@ func main() {
 	runs := flag.Int("runs", 3, "repetitions of each measurement; medians are printed")
 	only := flag.Bool("hogs", false, "measure the service beside hogs alone")
 	many := flag.Int("crowd", 0, "measure a node with so many pods, alone")
+	start := flag.Bool("starts", false, "measure pods' starts and the processor time that they take, alone")
 	toPage := flag.Bool("write", false, "write the tables into docs/performance.md as well")
 	ip := flag.String("requests", "", "of the bench itself: make requests to the service at this address")
 	group := flag.String("group", "", "of the bench itself: be in this control group")
@@ -46,6 +47,15 @@ func main() {
 	if *many > 0 {
 		rows, err := crowded(ctx, *many, *runs)
 		show(rows, nil)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	if *start {
+		rows, parts, err := startsAlone(ctx, *runs)
+		show(rows, parts)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)

@@ -27,6 +27,16 @@ const pauseBetween = 300 * time.Millisecond
 // oneByOne starts n pods one after the other; times from the creation's call
 // to the event that shows the pod Running, in ms.
 func (b *bench) oneByOne(ctx context.Context, n int) (measure.Sample, phases, error) {
+	total, parts, err := b.startEach(ctx, n)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, err = b.pods.DeleteAll(ctx)
+	return total, parts, err
+}
+
+// startEach is oneByOne without the pods' end.
+func (b *bench) startEach(ctx context.Context, n int) (measure.Sample, phases, error) {
 	var total measure.Sample
 	parts := phases{}
 	for range n {
@@ -42,8 +52,7 @@ func (b *bench) oneByOne(ctx context.Context, n int) (measure.Sample, phases, er
 		parts.add(s.Began, append([]time.Time{s.Answered, s.Scheduled}, append(marks, s.Running)...))
 		time.Sleep(pauseBetween)
 	}
-	_, err := b.pods.DeleteAll(ctx)
-	return total, parts, err
+	return total, parts, nil
 }
 
 // crash kills the process of a container n times, each time of a new pod, and

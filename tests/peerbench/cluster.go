@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -26,7 +27,7 @@ type cluster struct {
 	address    string // of the first machine
 	kubeconfig string // the administrator's
 	podGroup   string // cgroup that the first node keeps its pods' in
-	groups     []group
+	groups     []measure.Group
 	daemons
 	config *rest.Config // without rates; JSON
 	client kubernetes.Interface
@@ -103,7 +104,7 @@ func encoded(config *rest.Config, contentType string) *rest.Config {
 func (c *cluster) used() (time.Duration, error) {
 	var sum time.Duration
 	for _, g := range c.groups {
-		d, err := g.used()
+		d, err := g.Used()
 		if err != nil {
 			return 0, err
 		}
@@ -118,7 +119,7 @@ type host struct {
 	name  string
 	dir   string
 	lan   *harness.LAN
-	group group
+	group measure.Group
 	netns []string // one a machine
 	addrs []string
 
@@ -160,7 +161,7 @@ func newHost() (*host, error) {
 	if err := h.machine(); err != nil {
 		return h, err
 	}
-	h.group, err = newGroup(h.name + "-daemons")
+	h.group, err = measure.NewGroup(h.name + "-daemons")
 	return h, err
 }
 
@@ -177,7 +178,7 @@ func (h *host) path(elem ...string) string {
 
 // start starts a daemon on a machine (from 0), its output in a log file.
 func (h *host) start(machine int, name string, command ...string) (*process, error) {
-	return h.run(machine, name, append(h.group.prefix(), command...))
+	return h.run(machine, name, append(h.group.Prefix(), command...))
 }
 
 // aside starts a process that does not belong to the system.
@@ -272,8 +273,8 @@ func (h *host) stop() error {
 		}
 	}
 	for _, dir := range []string{h.name + "-daemons", h.name} {
-		if g := group(filepath.Join(accountant(), dir)); isDir(string(g)) {
-			errs = append(errs, g.kill())
+		if g := measure.Group(filepath.Join(measure.Accountant(), dir)); g.Exists() {
+			errs = append(errs, g.Kill())
 		}
 	}
 	for _, p := range h.procs {
@@ -287,6 +288,6 @@ func (h *host) stop() error {
 	} else {
 		errs = append(errs, os.RemoveAll(h.dir))
 	}
-	errs = append(errs, removeGroups(h.name), removeGroups(h.name+"-daemons"))
+	errs = append(errs, measure.RemoveGroups(h.name), measure.RemoveGroups(h.name+"-daemons"))
 	return errors.Join(errs...)
 }

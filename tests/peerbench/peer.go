@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/shoal-project/shoal/coordinator/pki"
+	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -38,7 +39,7 @@ func startPeer(ctx context.Context, o options, s stage) (*cluster, error) {
 		return nil, err
 	}
 	out := &cluster{dir: p.dir, kubeconfig: p.path("admin.kubeconfig"), podGroup: p.name, daemons: p}
-	out.groups = []group{p.group, group(filepath.Join(accountant(), p.name))}
+	out.groups = []measure.Group{p.group, measure.Group(filepath.Join(measure.Accountant(), p.name))}
 	if err != nil {
 		return out, err
 	}
@@ -270,10 +271,10 @@ func (p *peer) stop() error {
 	var errs []error
 	for _, n := range p.nodes {
 		if n != nil && n.pods != p.name {
-			if g := group(filepath.Join(accountant(), n.pods)); isDir(string(g)) {
-				errs = append(errs, g.kill())
+			if g := measure.Group(filepath.Join(measure.Accountant(), n.pods)); g.Exists() {
+				errs = append(errs, g.Kill())
 			}
-			defer removeGroups(n.pods)
+			defer measure.RemoveGroups(n.pods)
 		}
 	}
 	return errors.Join(append(errs, p.host.stop())...)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -61,12 +62,12 @@ func (p *peer) prepareNode(machine int, name string) (*peerNode, error) {
 // makePodGroups makes a cgroup in every hierarchy of version 1, or in version
 // 2's: the kubelet wants its root to be there.
 func makePodGroups(name string) error {
-	tops, err := filepath.Glob(filepath.Join(cgroups, "*", "cgroup.procs"))
+	tops, err := filepath.Glob(filepath.Join(measure.Cgroups, "*", "cgroup.procs"))
 	if err != nil {
 		return err
 	}
 	if len(tops) == 0 {
-		return os.Mkdir(filepath.Join(cgroups, name), 0o755)
+		return os.Mkdir(filepath.Join(measure.Cgroups, name), 0o755)
 	}
 	for _, top := range tops {
 		dir := filepath.Join(filepath.Dir(top), name)

@@ -11,13 +11,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	coordinatorconfig "github.com/shoal-project/shoal/coordinator/config"
+	"github.com/shoal-project/shoal/tests/bench/measure"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
 // shoal is Shoal on one or two machines, as `shoal up` starts it.
 type shoal struct {
 	cluster *harness.Cluster
-	group   group
+	group   measure.Group
 	second  *harness.Agent
 	others  *host // runs what does not belong to the system
 }
@@ -30,11 +31,11 @@ func startShoal(context.Context, options, stage) (*cluster, error) {
 	s := &shoal{cluster: c, others: &host{dir: c.Dir, netns: []string{c.NetNS}}}
 	out := &cluster{dir: c.Dir, netns: c.NetNS, address: c.Address, kubeconfig: c.Kubeconfig(),
 		podGroup: c.Name, daemons: s}
-	if s.group, err = newGroup(c.Name + "-daemons"); err != nil {
+	if s.group, err = measure.NewGroup(c.Name + "-daemons"); err != nil {
 		return out, err
 	}
-	out.groups = []group{s.group, group(filepath.Join(accountant(), c.Name))}
-	c.Prefix = s.group.prefix()
+	out.groups = []measure.Group{s.group, measure.Group(filepath.Join(measure.Accountant(), c.Name))}
+	c.Prefix = s.group.Prefix()
 	if err := onlyExample(filepath.Join(c.Dir, "images")); err != nil {
 		return out, err
 	}
@@ -96,7 +97,7 @@ func (s *shoal) stop() error {
 	for _, p := range s.others.procs {
 		errs = append(errs, p.end())
 	}
-	return errors.Join(append(errs, s.cluster.Stop(), removeGroups(s.cluster.Name+"-daemons"))...)
+	return errors.Join(append(errs, s.cluster.Stop(), measure.RemoveGroups(s.cluster.Name+"-daemons"))...)
 }
 
 // shoalPlane is a coordinator alone.
@@ -108,7 +109,7 @@ func startShoalPlane(ctx context.Context, o options, _ stage) (*cluster, error) 
 		return nil, err
 	}
 	out := &cluster{dir: h.dir, kubeconfig: h.path("kubeconfig"), podGroup: h.name, daemons: shoalPlane{h},
-		groups: []group{h.group}}
+		groups: []measure.Group{h.group}}
 	if err != nil {
 		return out, err
 	}

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"errors"
@@ -11,19 +11,18 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/shoal-project/shoal/tests/bench/measure"
 )
 
-const cgroups = "/sys/fs/cgroup"
+// Cgroups is where the hierarchies are mounted.
+const Cgroups = "/sys/fs/cgroup"
 
-// accountant is the directory of the hierarchy that counts CPU time: cgroup
+// Accountant is the directory of the hierarchy that counts CPU time: cgroup
 // v1's cpuacct, else version 2.
-func accountant() string {
-	if dir := filepath.Join(cgroups, "cpuacct"); isDir(dir) {
+func Accountant() string {
+	if dir := filepath.Join(Cgroups, "cpuacct"); isDir(dir) {
 		return dir
 	}
-	return cgroups
+	return Cgroups
 }
 
 func isDir(dir string) bool {
@@ -31,26 +30,30 @@ func isDir(dir string) bool {
 	return err == nil && info.IsDir()
 }
 
-// group is a cgroup that exists in the accountant's hierarchy alone and holds
+// Group is a cgroup that exists in the accountant's hierarchy alone and holds
 // daemons and all that they start, but for pods.
-type group string
+type Group string
 
-func newGroup(name string) (group, error) {
-	g := group(filepath.Join(accountant(), name))
+// NewGroup makes one.
+func NewGroup(name string) (Group, error) {
+	g := Group(filepath.Join(Accountant(), name))
 	return g, os.Mkdir(string(g), 0o755)
 }
 
-// prefix is a command that puts what follows it into the group.
-func (g group) prefix() []string {
+// Exists tells whether the group is there.
+func (g Group) Exists() bool { return isDir(string(g)) }
+
+// Prefix is a command that puts what follows it into the group.
+func (g Group) Prefix() []string {
 	return []string{"sh", "-c", `echo 0 >"$0" && exec "$@"`, filepath.Join(string(g), "cgroup.procs")}
 }
 
-// used is the CPU time of all that ran in the group and the groups below it.
-func (g group) used() (time.Duration, error) {
+// Used is the CPU time of all that ran in the group and the groups below it.
+func (g Group) Used() (time.Duration, error) {
 	if data, err := os.ReadFile(filepath.Join(string(g), "cpuacct.usage")); err == nil {
 		ns, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
 		return time.Duration(ns), err
-	} else if errors.Is(err, fs.ErrNotExist) && !isDir(string(g)) {
+	} else if errors.Is(err, fs.ErrNotExist) && !g.Exists() {
 		return 0, nil // no pod yet
 	}
 	data, err := os.ReadFile(filepath.Join(string(g), "cpu.stat"))
@@ -66,8 +69,8 @@ func (g group) used() (time.Duration, error) {
 	return 0, fmt.Errorf("%s tells no CPU time", g)
 }
 
-// pids are the processes in the group and the groups below it.
-func (g group) pids() ([]int, error) {
+// PIDs are the processes in the group and the groups below it.
+func (g Group) PIDs() ([]int, error) {
 	var pids []int
 	err := filepath.WalkDir(string(g), func(p string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -92,11 +95,11 @@ func (g group) pids() ([]int, error) {
 	return pids, err
 }
 
-// kill ends all processes of the group, and waits until they are gone: v1 has no
+// Kill ends all processes of the group, and waits until they are gone: v1 has no
 // event for an empty group.
-func (g group) kill() error {
+func (g Group) Kill() error {
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		pids, err := g.pids()
+		pids, err := g.PIDs()
 		if err != nil || len(pids) == 0 {
 			return err
 		}
@@ -109,11 +112,11 @@ func (g group) kill() error {
 	}
 }
 
-// removeGroups removes the cgroups of a name with those below them in every
+// RemoveGroups removes the cgroups of a name with those below them in every
 // hierarchy. They hold no process any more.
-func removeGroups(name string) error {
+func RemoveGroups(name string) error {
 	var errs []error
-	for _, pattern := range []string{filepath.Join(cgroups, name), filepath.Join(cgroups, "*", name)} {
+	for _, pattern := range []string{filepath.Join(Cgroups, name), filepath.Join(Cgroups, "*", name)} {
 		tops, err := filepath.Glob(pattern)
 		if err != nil {
 			return err
@@ -148,47 +151,4 @@ func removeTree(top string) error {
 		}
 	}
 	return nil
-}
-
-// weights are megabytes of PSS by program.
-type weights map[string]float64
-
-// weigh reads the memory of all processes of some groups but the workload's.
-func weigh(groups []group) (weights, error) {
-	w := weights{}
-	for _, g := range groups {
-		pids, err := g.pids()
-		if err != nil {
-			return nil, err
-		}
-		for _, pid := range pids {
-			exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-			if err != nil {
-				continue // it ended
-			}
-			name := strings.TrimSuffix(filepath.Base(exe), " (deleted)")
-			if name == "hello" || name == "sleep" { // the workload, the holder of mounts
-				continue
-			}
-			if mb, err := measure.PSS(pid); err == nil {
-				w[name] += mb
-			}
-		}
-	}
-	return w, nil
-}
-
-// planePrograms are those of the control plane; the others are the node's.
-var planePrograms = []string{"shoal-coordinator", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
-
-// parts sums the weights of the control plane and of the node.
-func (w weights) parts() (control, node float64) {
-	for name, mb := range w {
-		if slices.Contains(planePrograms, name) {
-			control += mb
-		} else {
-			node += mb
-		}
-	}
-	return control, node
 }
