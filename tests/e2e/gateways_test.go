@@ -387,6 +387,7 @@ func TestGatewaysRebootCutOff(t *testing.T) {
 	agent := cluster.Command("shoal-agent", "--config", filepath.Join(cluster.Dir, "agent.yaml"))
 	var log bytes.Buffer
 	agent.Stdout, agent.Stderr = &log, &log
+	agent.WaitDelay = time.Second // the proxy has the agent's output too, and goes on
 	if err := agent.Start(); err != nil {
 		t.Fatal(err)
 	}
