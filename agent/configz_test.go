@@ -50,7 +50,8 @@ func TestConfigz(t *testing.T) {
 
 // TestConfigzHasAll: it shows what the agent's configuration has of the kubelet's, by its name.
 func TestConfigzHasAll(t *testing.T) {
-	own, theirs := jsonNames(reflect.TypeFor[config.Config]()), jsonNames(reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]())
+	own := jsonNames(reflect.TypeFor[config.Config]())
+	theirs := jsonNames(reflect.TypeFor[kubeletconfigv1beta1.KubeletConfiguration]())
 	shown := jsonNames(reflect.TypeFor[kubeletConfiguration]())
 	n := 0
 	for name := range own {

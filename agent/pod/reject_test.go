@@ -75,7 +75,8 @@ func TestNoRoom(t *testing.T) {
 					m.Refuse = func() *record.Verdict { return c.refuse }
 				}
 				p := testPod(corev1.RestartPolicyAlways, "a")
-				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(c.cpu)}
+				p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse(c.cpu)}
 				m.Update(p, SourceAPI)
 				time.Sleep(time.Minute)
 				reason := ""

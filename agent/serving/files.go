@@ -55,7 +55,8 @@ func (f *Files) follow() {
 	case err == nil:
 		f.told = ""
 		if changed {
-			f.Log.Info("the serving certificate is another one now", "tlsCertFile", f.Cert, "expires", f.shown.Leaf.NotAfter)
+			f.Log.Info("the serving certificate is another one now", "tlsCertFile", f.Cert,
+				"expires", f.shown.Leaf.NotAfter)
 		}
 	case f.told != err.Error():
 		f.told = err.Error()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 
 	"github.com/shoal-project/shoal/tests/upstream"
 )
@@ -20,8 +21,10 @@ var programs = []upstream.Program{
 	{Name: "sample-apiserver", Package: "k8s.io/sample-apiserver"},
 	{Name: "etcd", Package: "go.etcd.io/etcd/server/v3"},
 	{Name: "ginkgo", Package: "github.com/onsi/ginkgo/v2/ginkgo"},
-	{Name: "e2e.test", Package: "./test/e2e", Test: true},
 }
+
+// suiteProgram is the suite of clusters, which that of nodes does without.
+var suiteProgram = upstream.Program{Name: "e2e.test", Package: "./test/e2e", Test: true}
 
 // nodePrograms are further ones of the suite of nodes.
 var nodePrograms = []upstream.Program{
@@ -50,7 +53,11 @@ const hostPathDriver = "github.com/kubernetes-csi/csi-driver-host-path@v1.7.2"
 
 // build makes what is not in the cache directory yet.
 func build(ctx context.Context, cache string, o options) error {
-	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, programs); err != nil {
+	all := append(slices.Clone(programs), suiteProgram)
+	if o.node {
+		all = append(slices.Clone(programs), nodePrograms...)
+	}
+	if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, all); err != nil {
 		return err
 	}
 	if err := buildPause(ctx, cache); err != nil {
@@ -58,9 +65,6 @@ func build(ctx context.Context, cache string, o options) error {
 	}
 	switch {
 	case o.node:
-		if err := upstream.Build(ctx, upstream.Kubernetes, filepath.Join(cache, "src"), cache, nodePrograms); err != nil {
-			return err
-		}
 	case o.storage():
 		if err := upstream.BuildSidecars(ctx, cache, o.archives); err != nil {
 			return err

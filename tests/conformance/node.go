@@ -260,7 +260,8 @@ func (n *nodeMachine) takeConfiguration() error {
 // taken are the fields of a KubeletConfiguration that the agent's has by the same name and
 // that say nothing about where the node is.
 var taken = []string{
-	"staticPodPath", "staticPodURL", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
+	"staticPodPath", "staticPodURL", "staticPodURLHeader", "httpCheckFrequency", "fileCheckFrequency",
+	"tlsCertFile", "tlsPrivateKeyFile", "maxPods", "nodeLeaseDurationSeconds", "nodeStatusReportFrequency",
 	"nodeStatusMaxImages", "systemReserved", "kubeReserved", "memoryReservationPolicy", "memoryThrottlingFactor",
 	"cpuManagerPolicy", "cpuManagerPolicyOptions", "reservedSystemCPUs", "memoryManagerPolicy", "reservedMemory",
 	"topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions", "cpuCFSQuota", "cpuCFSQuotaPeriod",
@@ -385,7 +386,7 @@ func (n *nodeMachine) writeConfiguration(report string) error {
 	if err := os.WriteFile(filepath.Join(report, "system-spec.yaml"), []byte("os: Linux\n"), 0o644); err != nil {
 		return err
 	}
-	// Where one spec writes further configuration, which the agent does not read.
+	// Where one spec writes further configuration, with fields that the agent does not have.
 	if err := os.Mkdir(filepath.Join(report, "kubelet.conf.d"), 0o755); err != nil {
 		return err
 	}
