@@ -6,7 +6,7 @@ PKG      := github.com/shoal-project/shoal
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 \
 	-X $(PKG)/agent/node.Version=$(VERSION) -X $(PKG)/coordinator/apiserver.gitVersion=$(firstword $(subst +, ,$(VERSION)))
 GO       ?= go
-BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-fence bin/shoal-tunnel bin/shoal-gateway bin/shoal-cni
+BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-hybrid bin/shoal-fence bin/shoal-tunnel bin/shoal-gateway bin/shoal-cni
 UP_FLAGS ?=
 
 # Static binaries, and one set of compiled packages for programs and tests.
@@ -32,6 +32,8 @@ bin/shoal-agent: FORCE
 	$(GO) build -ldflags "$(LDFLAGS)" -o $@ ./agent
 bin/shoal-pause: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./agent/pause
+bin/shoal-hybrid: FORCE
+	$(GO) build -ldflags "-s -w" -o $@ ./agent/oci/shoal-hybrid
 bin/shoal-fence: FORCE
 	$(GO) build -ldflags "-s -w" -o $@ ./agent/fence/shoal-fence
 bin/shoal-tunnel: FORCE

@@ -65,6 +65,7 @@ func runtimeConfig(
 		Runtimes:   handlers(cfg),
 		Network:    n,
 		Pause:      pauseProgram(log),
+		Hybrid:     beside("shoal-hybrid"),
 		Quotas:     limits,
 		Seal:       seal,
 		MayRun:     mayRun(guard),
@@ -75,6 +76,16 @@ func runtimeConfig(
 
 		KeepCheckpoints: evict.Keep(cfg.EvictionHard, "nodefs.available"),
 	}
+}
+
+// beside is the path of a program that lies beside this one, whether it is there or not; ""
+// if that is not known.
+func beside(name string) string {
+	self, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(self), name)
 }
 
 // pauseProgram is shoal-pause, which lies beside this program.

@@ -10,7 +10,7 @@ dest=${1:-}
 dest=${dest%/}
 bin=${BIN:-bin}
 share=bin/share # of the commands, whatever machine they are built for
-for p in shoal shoal-coordinator shoal-agent shoal-pause shoal-fence shoal-tunnel shoal-gateway; do
+for p in shoal shoal-coordinator shoal-agent shoal-pause shoal-hybrid shoal-fence shoal-tunnel shoal-gateway; do
 	install -D -m 755 "$bin/$p" "$dest/usr/bin/$p"
 done
 install -D -m 755 "$bin/shoal-cni" "$dest/opt/cni/bin/shoal-cni"

@@ -64,8 +64,8 @@ var layers = []struct {
 		"coordinator/scheduler",
 	}},
 	{"wiring",
-		[]string{"agent", "agent/fence/shoal-fence", "agent/gatewayproxy/shoal-gateway", "agent/pause", "agent/shoal",
-			"cni/shoal-cni", "cni/shoal-tunnel", "coordinator", "coordinator/apiserver",
+		[]string{"agent", "agent/fence/shoal-fence", "agent/gatewayproxy/shoal-gateway", "agent/oci/shoal-hybrid",
+			"agent/pause", "agent/shoal", "cni/shoal-cni", "cni/shoal-tunnel", "coordinator", "coordinator/apiserver",
 			"csi/local/shoal-csi-local",
 			"coordinator/apiserver/...", "coordinator/registry", "hack/...", "tests", "tests/..."}},
 }

@@ -39,6 +39,7 @@ type Config struct {
 	Driver     cgroup.Driver          // who makes control groups, "" = cgroupfs
 	Conmon     string                 // program, "" = from PATH
 	Pause      string                 // the program shoal-pause
+	Hybrid     string                 // the program shoal-hybrid; "": a shell script does its work
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
 	Seal       *checkpoint.Keys // of records, nil: in the clear
@@ -155,7 +156,7 @@ func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, error)
 		}
 		cfg.Conmon = path
 	}
-	runtimes, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid)
+	runtimes, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid, cfg.Hybrid)
 	if _, other := cfg.Runtimes[""]; err != nil && !other {
 		return cfg, err
 	}

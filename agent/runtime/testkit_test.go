@@ -85,7 +85,8 @@ func newRig(t testing.TB) *rig {
 	g.cfg = Config{
 		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), ImportDir: filepath.Join(dir, "images"),
 		CgroupRoot: driver.Child("", filepath.Base(dir)), Driver: driver, Network: g.net, Pause: pauseProgram(t, dir),
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Hybrid: hybridProgram(t, dir),
+		Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	g.open()
 	t.Cleanup(g.clean)
@@ -102,6 +103,21 @@ func pauseProgram(t testing.TB, dir string) string {
 	if out, err := exec.Command("go", "build", "-o", path,
 		"github.com/shoal-project/shoal/agent/pause").CombinedOutput(); err != nil {
 		t.Fatalf("build shoal-pause: %v\n%s", err, out)
+	}
+	return path
+}
+
+// hybridProgram builds shoal-hybrid; on a machine without Go the tests go on with
+// the shell script, or with the one that the environment names.
+func hybridProgram(t testing.TB, dir string) string {
+	t.Helper()
+	if have := os.Getenv("SHOAL_TEST_HYBRID"); have != "" || os.Getenv("SHOAL_TEST_PAUSE") != "" {
+		return have
+	}
+	path := filepath.Join(dir, "shoal-hybrid")
+	if out, err := exec.Command("go", "build", "-o", path,
+		"github.com/shoal-project/shoal/agent/oci/shoal-hybrid").CombinedOutput(); err != nil {
+		t.Fatalf("build shoal-hybrid: %v\n%s", err, out)
 	}
 	return path
 }

@@ -123,7 +123,7 @@ func (r *rig) pack(ctx context.Context, format, version, bin, to string) error {
 func (r *rig) buildAs(ctx context.Context, dir, version string) error {
 	for name, source := range map[string]string{
 		"shoal": "./agent/shoal", "shoal-agent": "./agent", "shoal-coordinator": "./coordinator",
-		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause",
+		"shoal-cni": "./cni/shoal-cni", "shoal-pause": "./agent/pause", "shoal-hybrid": "./agent/oci/shoal-hybrid",
 		"shoal-fence": "./agent/fence/shoal-fence", "shoal-tunnel": "./cni/shoal-tunnel",
 		"shoal-gateway": "./agent/gatewayproxy/shoal-gateway",
 	} {
