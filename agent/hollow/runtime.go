@@ -228,7 +228,9 @@ func (r *Runtime) GetContainerEvents(ctx context.Context, events chan *criv1.Con
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case events <- &criv1.ContainerEventResponse{PodSandboxStatus: &criv1.PodSandboxStatus{Metadata: md}}:
+			case events <- &criv1.ContainerEventResponse{
+				ContainerEventType: criv1.ContainerEventType_CONTAINER_STARTED_EVENT,
+				PodSandboxStatus:   &criv1.PodSandboxStatus{Metadata: md}}:
 			}
 		}
 	}

@@ -81,7 +81,8 @@ func (f *fakeCRI) exit(c *fakeContainer, code int32) {
 
 func (f *fakeCRI) tell(sandbox string) {
 	f.events <- &criv1.ContainerEventResponse{
-		PodSandboxStatus: &criv1.PodSandboxStatus{Metadata: f.sandboxes[sandbox].Metadata}}
+		ContainerEventType: criv1.ContainerEventType_CONTAINER_STOPPED_EVENT,
+		PodSandboxStatus:   &criv1.PodSandboxStatus{Metadata: f.sandboxes[sandbox].Metadata}}
 }
 
 func (f *fakeCRI) id(kind string) string {

@@ -226,11 +226,24 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.wg.Wait()
 			return nil
 		case e := <-events:
-			if md := e.GetPodSandboxStatus().GetMetadata(); md != nil {
+			if md := e.GetPodSandboxStatus().GetMetadata(); md != nil && !ownStep(e) {
 				m.Poke(types.UID(md.Uid))
 			}
 		}
 	}
+}
+
+// ownStep tells whether an event is of what a worker's own job has just done and goes on
+// from. The job's end has the worker look; a look before finds nothing to decide, and writes
+// a record that says no more than the runtime's own. After a restart of the agent all look.
+func ownStep(e *criv1.ContainerEventResponse) bool {
+	switch e.GetContainerEventType() {
+	case criv1.ContainerEventType_CONTAINER_CREATED_EVENT:
+		return true
+	case criv1.ContainerEventType_CONTAINER_STARTED_EVENT:
+		return e.GetContainerId() != "" && e.GetContainerId() == e.GetPodSandboxStatus().GetId()
+	}
+	return false
 }
 
 // Restore makes workers of the records of an earlier run, before anything

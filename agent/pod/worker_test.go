@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/probe"
@@ -106,6 +107,42 @@ func expect(t *testing.T, f *fakeCRI, want string) {
 	if got := f.String(); got != want {
 		t.Errorf("runtime has %q, want %q", got, want)
 	}
+}
+
+// TestEventsOfOwnSteps checks that a worker does not look at its pod for what its own job has
+// done and goes on from: the job's end has it look. What else happens has it look at once.
+func TestEventsOfOwnSteps(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+		sandbox := slices.Collect(maps.Values(f.sandboxes))[0]
+		status := &criv1.PodSandboxStatus{Id: sandbox.Id, Metadata: sandbox.Metadata}
+		for _, c := range []struct {
+			kind      criv1.ContainerEventType
+			container string
+			looks     bool
+		}{
+			{criv1.ContainerEventType_CONTAINER_CREATED_EVENT, "c1", false},
+			{criv1.ContainerEventType_CONTAINER_STARTED_EVENT, sandbox.Id, false},
+			{criv1.ContainerEventType_CONTAINER_STARTED_EVENT, "c1", true},
+			{criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, "c1", true},
+			{criv1.ContainerEventType_CONTAINER_DELETED_EVENT, "c1", true},
+			{criv1.ContainerEventType_CONTAINER_STOPPED_EVENT, sandbox.Id, true},
+			{criv1.ContainerEventType_CONTAINER_DELETED_EVENT, sandbox.Id, true},
+		} {
+			before := e.reports
+			f.events <- &criv1.ContainerEventResponse{ContainerId: c.container, ContainerEventType: c.kind,
+				PodSandboxStatus: status}
+			synctest.Wait()
+			if looked := e.reports > before; looked != c.looks {
+				t.Errorf("%v of %s: looked is %v, want %v", c.kind, c.container, looked, c.looks)
+			}
+		}
+	})
 }
 
 func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
