@@ -183,7 +183,11 @@ func build(
 	}
 	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
-	said := &answers{votes: fence.NewVoter(), shares: sharesLayers(cfg, server, runtime.builtin)}
+	said := &answers{
+		votes:   fence.NewVoter(),
+		shares:  sharesLayers(cfg, server, runtime.builtin),
+		tunnels: links.network.Answer,
+	}
 	group, err := newGossip(cfg, facts, server, memory, said, log)
 	if err != nil {
 		return nil, nil, err

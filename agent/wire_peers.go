@@ -16,6 +16,7 @@ import (
 	"github.com/shoal-project/shoal/agent/image"
 	"github.com/shoal-project/shoal/agent/image/peer"
 	"github.com/shoal-project/shoal/agent/metrics"
+	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/runtime"
 	"github.com/shoal-project/shoal/agent/withdraw"
 )
@@ -27,6 +28,7 @@ type answers struct {
 	layers atomic.Pointer[peer.Peers] // nil: layers are not shared
 	// endpoints is nil where no proxy of ours leads traffic.
 	endpoints atomic.Pointer[withdraw.Manager]
+	tunnels   func(member string, question []byte) []byte
 }
 
 func (a *answers) answer(member string, role gossip.Role, question []byte) []byte {
@@ -43,6 +45,12 @@ func (a *answers) answer(member string, role gossip.Role, question []byte) []byt
 			return nil
 		}
 		return endpoints.Answer(question)
+	}
+	if len(question) > 0 && question[0] == network.Magic {
+		if role != gossip.RoleAgent {
+			return nil
+		}
+		return a.tunnels(member, question)
 	}
 	return a.votes.Answer(member, role == gossip.RoleCoordinator, question)
 }

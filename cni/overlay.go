@@ -24,6 +24,7 @@ const (
 	Direct      Path = "direct"    // a route by the node's address, on a network that both are on
 	VXLAN       Path = "vxlan"     // in UDP, through routers (RFC 7348)
 	WireGuard   Path = "wireguard" // in UDP, encrypted, also through address translation
+	Relayed     Path = "relay"     // by WireGuard to a third node, and from there to the peer
 )
 
 // End is what counts of one of two nodes for the path between them.
@@ -84,6 +85,7 @@ type overlay struct {
 	since     map[Key]time.Time
 	endpoints map[Key]netip.AddrPort
 	names     map[Key]string // of the nodes that were seen with keys first
+	relayed   map[Key]bool   // whose packets another node hands on now
 }
 
 // Self is this node.
@@ -140,9 +142,15 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 		ways[WireGuard] = n.byKey(keyed)
 	}
 	routes := tunnelRoutes{}
+	n.overlay.relayed = nil
 	// What leads through a tunnel from now on replaces a route, and is there before
 	// others go: no packet is without a way.
 	errs = append(errs, n.syncVXLAN(ways[VXLAN], routes), n.syncWireGuard(ways[WireGuard], routes))
+	for _, w := range ways[WireGuard] {
+		if n.overlay.relayed[w.peer.Key] {
+			paths[w.peer.Name] = Relayed
+		}
+	}
 	errs = append(errs, routes.replace(), n.SyncRoutes(direct), n.removeTunnelRoutes(routes))
 	if n.overlay.begun && n.overlay.most == 0 && len(ways) == 0 {
 		n.setMost(nil)
@@ -161,7 +169,10 @@ func (n *Network) wayTo(p Peer) way {
 	if !known {
 		shared = !n.tunnelled(p) // SyncRoutes tells what is wrong, and keeps what is there
 	}
-	if w.path = Choose(p.Self, p.End, shared); w.path != Direct {
+	if w.path = Choose(p.Self, p.End, shared); shared { // encrypted, then: nothing is between them
+		w.peer.Self.Hidden, w.peer.End.Hidden, w.peer.Relay = false, false, Key{}
+	}
+	if w.path != Direct {
 		if route, err := routeTo(w.outer); err == nil {
 			w.linked, w.link = true, route.LinkIndex
 		}

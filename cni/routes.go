@@ -28,6 +28,11 @@ type Peer struct {
 	// Key and Port are of its WireGuard.
 	Key  Key
 	Port uint16
+	// Relay is the key of the peer that hands on packets to and from this one while there is
+	// no session with it, and it with none of both ends: both are hidden. Zero: there is none.
+	Relay Key
+	// At is where the relay sees the packets of this peer's WireGuard come from.
+	At netip.AddrPort
 	// Since is when it was there again, by this node's clock.
 	Since time.Time
 }

@@ -76,7 +76,8 @@ func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) error {
 	if err != nil {
 		return fmt.Errorf("encrypted tunnel: %w", err)
 	}
-	if change := n.wireguardChange(have, ways, time.Now()); change != nil {
+	now := time.Now()
+	if change := n.wireguardChange(have, n.relay(have, ways, now), now); change != nil {
 		if err := device.write(*change); errors.Is(err, unix.EADDRINUSE) {
 			return fmt.Errorf("encrypted tunnel: UDP port %d is somebody else's, choose another for it: %w",
 				n.cfg.Overlay.WireGuardPort, err)
@@ -88,6 +89,61 @@ func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) error {
 		routes.add(n, w, link.Attrs().Index)
 	}
 	return nil
+}
+
+// relay moves the ranges of hidden peers without a session to the peer that hands their
+// packets on. They stay peers, without ranges: both ends go on trying to reach each other,
+// at the addresses where the third sees them, and routers that translate each packet of a
+// port alike let that through once both have begun. From the first handshake on the ranges
+// are the peer's own. Both ends see it, and its end, at the same time.
+func (n *Network) relay(have *wgtypes.Device, ways []way, now time.Time) []way {
+	n.overlay.relayed = map[Key]bool{}
+	at := map[Key]int{}
+	for i, w := range ways {
+		at[w.peer.Key] = i
+	}
+	out := slices.Clone(ways)
+	for i := range out {
+		p := &out[i].peer
+		by, there := at[p.Relay]
+		if p.Relay == (Key{}) || !there || hasSession(have, p.Key, now) {
+			continue
+		}
+		out[by].peer.PodCIDRs = append(slices.Clone(out[by].peer.PodCIDRs), p.PodCIDRs...)
+		p.PodCIDRs = nil
+		n.overlay.relayed[p.Key] = true
+	}
+	return out
+}
+
+func hasSession(have *wgtypes.Device, key Key, now time.Time) bool {
+	return slices.ContainsFunc(have.Peers, func(p wgtypes.Peer) bool {
+		return p.PublicKey == key && now.Sub(p.LastHandshakeTime) < settled
+	})
+}
+
+// Sighted is where the packets of peers' tunnels come from that have a session, by their
+// keys, as this node's WireGuard sees it.
+func (n *Network) Sighted() (map[Key]netip.AddrPort, error) {
+	l, err := netlink.LinkByName(n.wireguardName())
+	if err != nil {
+		return nil, err
+	}
+	var device tunnelDevice = uapi{n.cfg.Overlay.Socket}
+	if l.Type() == "wireguard" {
+		device = kernel{n.wireguardName()}
+	}
+	have, err := device.read()
+	if err != nil {
+		return nil, err
+	}
+	out := map[Key]netip.AddrPort{}
+	for now, i := time.Now(), 0; i < len(have.Peers); i++ {
+		if p := have.Peers[i]; now.Sub(p.LastHandshakeTime) < settled && p.Endpoint != nil {
+			out[p.PublicKey] = endpointOf(p)
+		}
+	}
+	return out, nil
 }
 
 // wireguardDevice finds the interface, or makes it.
@@ -246,7 +302,8 @@ func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time
 		c.PersistentKeepaliveInterval, differs = &beat, true
 	}
 	if to := w.endpoint(); to.IsValid() {
-		moved := known && n.overlay.endpoints[w.peer.Key] != to && n.overlay.endpoints[w.peer.Key].IsValid()
+		before := n.overlay.endpoints[w.peer.Key]
+		moved := known && !w.peer.At.IsValid() && before != to && before.IsValid()
 		lost := known && now.Sub(have.LastHandshakeTime) > settled && endpointOf(have) != to
 		if !known || moved || lost {
 			c.Endpoint, differs = net.UDPAddrFromAddrPort(to), true
@@ -282,6 +339,9 @@ func (n *Network) cameBack(p Peer, have wgtypes.Peer) bool {
 func (w way) endpoint() netip.AddrPort {
 	at := w.outer
 	if w.peer.End.Hidden {
+		if w.peer.Self.Hidden && w.peer.At.IsValid() {
+			return w.peer.At
+		}
 		if !w.peer.Self.Hidden || !w.peer.Seen.IsValid() {
 			return netip.AddrPort{}
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
@@ -256,4 +258,52 @@ func FuzzTunnelAnswer(f *testing.F) {
 			t.Errorf("the error tells a key: %v", err)
 		}
 	})
+}
+
+// TestRelayWithoutSession: a hidden peer's ranges are those of the one that hands packets on,
+// until there is a session with the peer itself; it stays a peer, spoken to where it is seen.
+func TestRelayWithoutSession(t *testing.T) {
+	now := time.Now()
+	relay, hidden, other := newKey(t), newKey(t), newKey(t)
+	at := netip.MustParseAddrPort("203.0.113.7:40000")
+	end := End{HasKey: true, Hidden: true}
+	ways := []way{
+		{peer: Peer{Key: hidden, PodCIDRs: cidr.Parse("10.244.3.0/24"), Self: end, End: end, Relay: relay, At: at}},
+		{peer: Peer{Key: other, PodCIDRs: cidr.Parse("10.244.4.0/24"), Self: end, End: end, Relay: newKey(t)}},
+		{peer: Peer{Key: relay, PodCIDRs: cidr.Parse("10.244.2.0/24"), Self: end}},
+	}
+	ranges := func(list []way) (out []string) {
+		for _, w := range list {
+			out = append(out, w.peer.PodCIDRs.Text())
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name string
+		have []wgtypes.Peer
+		want []string // of hidden, other, relay
+	}{
+		{"never", nil, []string{"", "10.244.4.0/24", "10.244.2.0/24,10.244.3.0/24"}},
+		{"too_long_ago", []wgtypes.Peer{{PublicKey: hidden, LastHandshakeTime: now.Add(-settled)}},
+			[]string{"", "10.244.4.0/24", "10.244.2.0/24,10.244.3.0/24"}},
+		{"now", []wgtypes.Peer{{PublicKey: hidden, LastHandshakeTime: now.Add(-settled + time.Second)}},
+			[]string{"10.244.3.0/24", "10.244.4.0/24", "10.244.2.0/24"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n := &Network{}
+			got := n.relay(&wgtypes.Device{Peers: c.have}, ways, now)
+			if !slices.Equal(ranges(got), c.want) {
+				t.Errorf("%q, want %q", ranges(got), c.want)
+			}
+			if n.overlay.relayed[hidden] != (c.want[0] == "") || n.overlay.relayed[other] {
+				t.Errorf("relayed: %v", n.overlay.relayed)
+			}
+			if got[0].endpoint() != at {
+				t.Errorf("it is spoken to at %s, want %s", got[0].endpoint(), at)
+			}
+		})
+	}
+	if want := []string{"10.244.3.0/24", "10.244.4.0/24", "10.244.2.0/24"}; !slices.Equal(ranges(ways), want) {
+		t.Errorf("what was given has changed: %q", ranges(ways))
+	}
 }

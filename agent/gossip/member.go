@@ -41,6 +41,8 @@ type Member struct {
 	// Seen is where its packets come from, if it is at none of its own addresses: behind
 	// a router that translates them.
 	Seen netip.AddrPort
+	// AtHome: a packet of it came from an address of its own lately.
+	AtHome bool
 }
 
 // forgetAfter is how long a member that is gone stays in the snapshot.
@@ -150,7 +152,7 @@ func (g *Group) Members() []Member {
 	out := make([]Member, 0, len(g.members))
 	now := time.Now()
 	for _, m := range g.members {
-		m.Seen = g.sightings.at(m.Name, now)
+		m.Seen, m.AtHome = g.sightings.at(m.Name, now), g.sightings.atHome(m.Name, now)
 		out = append(out, m)
 	}
 	g.mu.Unlock()

@@ -33,6 +33,9 @@ type Meta struct {
 	Tunnel     string
 	TunnelPort uint16
 	Encrypts   bool
+	// Hidden: some member sees it at none of its addresses, as behind a router that
+	// translates them. Others behind such routers hear nothing of it but this.
+	Hidden bool
 	// Announces are the ranges in which the node announces addresses (agent/announce), with
 	// commas between them; empty: none.
 	Announces string
@@ -77,6 +80,7 @@ const (
 	tagTunnel     = 30
 	tagTunnelPort = 31
 	tagEncrypts   = 32
+	tagHidden     = 33
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -139,6 +143,9 @@ func (m Meta) appendTunnel(b []byte) []byte {
 	b = appendNumber(b, tagTunnelPort, uint64(m.TunnelPort))
 	if m.Encrypts {
 		b = appendField(b, tagEncrypts, []byte{1})
+	}
+	if m.Hidden {
+		b = appendField(b, tagHidden, []byte{1})
 	}
 	return b
 }
@@ -225,6 +232,8 @@ func (s *statement) setTunnel(tag uint64, v []byte) error {
 		s.TunnelPort = uint16(n)
 	case tagEncrypts:
 		s.Encrypts = len(v) == 1 && v[0] == 1
+	case tagHidden:
+		s.Hidden = len(v) == 1 && v[0] == 1
 	}
 	return nil
 }
@@ -261,7 +270,7 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Layers = len(v) == 1 && v[0] == 1
 	case tagProxies:
 		s.Proxies = len(v) == 1 && v[0] == 1
-	case tagTunnel, tagTunnelPort, tagEncrypts:
+	case tagTunnel, tagTunnelPort, tagEncrypts, tagHidden:
 		return s.setTunnel(tag, v)
 	case tagAnnounces:
 		s.Announces = string(v)

@@ -73,7 +73,7 @@ var (
 	}
 	fullMeta = Meta{Zone: strings.Repeat("z", 63),
 		API: "https://[2001:db8::7]:6443", Node: "n7", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true, Votes: true,
-		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), TunnelPort: 51820, Encrypts: true,
+		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), TunnelPort: 51820, Encrypts: true, Hidden: true,
 		Announces: "192.0.2.0/24,2001:db8::/64"}
 )
 

@@ -44,17 +44,26 @@ func (s *sightings) note(name string, from netip.AddrPort, own bool, now time.Ti
 
 // at is where a member is that is hidden; the zero one: it is not.
 func (s sighting) at(now time.Time) netip.AddrPort {
-	if !s.own.IsZero() && now.Sub(s.own) < ownFor {
+	if s.atHome(now) {
 		return netip.AddrPort{}
 	}
 	return s.elsewhere
 }
+
+func (s sighting) atHome(now time.Time) bool { return !s.own.IsZero() && now.Sub(s.own) < ownFor }
 
 // at is described at sighting.at.
 func (s *sightings) at(name string, now time.Time) netip.AddrPort {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[name].at(now)
+}
+
+// atHome tells whether a member was heard from an address of its own lately.
+func (s *sightings) atHome(name string, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[name].atHome(now)
 }
 
 // forget drops those who are no members.

@@ -27,6 +27,10 @@ const routesRetry = 30 * time.Second
 // an interface that goes down takes its routes.
 const checkEvery = time.Minute
 
+// pairsEvery is how often hidden peers of a hidden node are looked at: WireGuard tells nobody
+// that it has a session with one, or none any more.
+const pairsEvery = 2 * time.Second
+
 // Run keeps the routes to the other nodes' pods, and the own network as a
 // whole, until ctx ends.
 func (m *Manager) Run(ctx context.Context, g Gossip) error {
@@ -49,6 +53,7 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			paths, err := m.syncRoutes(peers)
 			m.tell(paths)
 			m.tunnels.look(ctx, g, members, paths)
+			m.tunnels.seek(ctx, g, members, peers.peers, paths)
 			if err = errors.Join(keyErr, err); err != nil {
 				if err.Error() != told {
 					told = err.Error()
@@ -59,9 +64,15 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			}
 			done, told = peers, ""
 		}
+		var look <-chan time.Time
+		if m.tunnels.paired() {
+			look = time.After(pairsEvery)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-look:
+			done = nil
 		case <-changed:
 		case <-m.wake:
 			done = nil

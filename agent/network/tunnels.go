@@ -66,7 +66,15 @@ type tunnels struct {
 	mu    sync.Mutex
 	views map[string]view // by member
 	busy  bool
-	wg    sync.WaitGroup
+	// hidden is whether others were told that this node is.
+	hidden bool
+	// pairs are the hidden peers of a hidden node, keys the peers' tunnels (relay.go).
+	pairs   map[string]pair
+	keys    map[string]cni.Key
+	seen    map[cni.Key]netip.AddrPort // of the last look, for others
+	looked  time.Time
+	seeking bool
+	wg      sync.WaitGroup
 }
 
 // last is what a tunnel to a member was made of. The key is its own word, which the
@@ -78,7 +86,14 @@ type last struct {
 	// Seen is where it is, when it is hidden; Hides says that this node is, to it.
 	Seen  netip.Addr `json:"seen,omitzero"`
 	Hides bool       `json:"hides,omitempty"`
+	// Hidden is its own word that it is, of one that this node hears nothing of itself.
+	Hidden bool `json:"hidden,omitempty"`
+	// Relay handed packets on to it last.
+	Relay string `json:"relay,omitempty"`
 }
+
+// away tells whether the member is behind a router that translates addresses, for this node.
+func (l last) away() bool { return l.Seen.IsValid() || l.Hidden }
 
 // view is what a member said of where it sees this node.
 type view struct {
@@ -105,7 +120,7 @@ func (t *tunnels) fill(g Gossip, members []gossip.Member, peers []cni.Peer) (cni
 	for i := range peers {
 		p, m := &peers[i], by[peers[i].Name]
 		l := t.of(m, self.Nodes)
-		p.End = cni.End{Encrypts: l.Encrypts, HasKey: len(l.Key) > 0, Hidden: l.Seen.IsValid()}
+		p.End = cni.End{Encrypts: l.Encrypts, HasKey: len(l.Key) > 0, Hidden: l.away()}
 		p.Self = cni.End{Encrypts: t.cfg.Encrypt, Hidden: l.Hides}
 		p.Seen, p.Port = l.Seen, l.Port
 		copy(p.Key[:], l.Key)
@@ -119,6 +134,7 @@ func (t *tunnels) fill(g Gossip, members []gossip.Member, peers []cni.Peer) (cni
 	if needed {
 		err = t.haveKey(s)
 	}
+	err = errors.Join(err, t.tellHidden(s, self.Nodes))
 	self.Key = t.key
 	for i := range peers {
 		peers[i].Self.HasKey = t.told
@@ -126,7 +142,33 @@ func (t *tunnels) fill(g Gossip, members []gossip.Member, peers []cni.Peer) (cni
 			peers[i].Since = m.Since // without a tunnel it changes nothing that it came back
 		}
 	}
+	t.pairUp(by, peers)
 	return self, errors.Join(err, t.remember(by))
+}
+
+// tellHidden tells others that this node is hidden, once a member said that it is.
+func (t *tunnels) tellHidden(s speaker, own []netip.Addr) error {
+	hidden := t.hidesFromSome(own)
+	if hidden == t.hidden || !hidden && !t.asked() {
+		return nil
+	}
+	if err := s.UpdateMeta(func(m *gossip.Meta) { m.Hidden = hidden }); err != nil {
+		return fmt.Errorf("that this node is behind address translation is not told: %w", err)
+	}
+	t.hidden = hidden
+	return nil
+}
+
+// asked tells whether some member said where it sees this node.
+func (t *tunnels) asked() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, v := range t.views {
+		if v.at.IsValid() {
+			return true
+		}
+	}
+	return false
 }
 
 // of is what is known of a member: its own words, or the last ones.
@@ -137,10 +179,12 @@ func (t *tunnels) of(m gossip.Member, own []netip.Addr) last {
 	}
 	if m.State.Up() {
 		l.Seen = m.Seen.Addr()
+		// What it hides from others it need not hide from this node.
+		l.Hidden = m.Hidden && !m.AtHome
 	}
 	if at := t.seenBy(m.Name); at.IsValid() {
 		l.Hides = !slices.Contains(own, at)
-	} else if l.Seen.IsValid() { // it cannot be asked
+	} else if l.away() && t.asked() { // it cannot be asked
 		l.Hides = t.hidesFromSome(own)
 	}
 	if len(l.Key) == 0 {
@@ -154,7 +198,7 @@ func (t *tunnels) of(m gossip.Member, own []netip.Addr) last {
 	return l
 }
 
-func (l last) any() bool { return l.Key != nil || l.Seen.IsValid() || l.Hides }
+func (l last) any() bool { return l.Key != nil || l.away() || l.Hides }
 
 // maxLast bounds what is read of the file: some 100 bytes a member.
 const maxLast = 8 << 20
@@ -177,6 +221,7 @@ func (t *tunnels) recall() {
 		_ = json.Unmarshal(t.inFile, &t.last)
 	}
 	for name, l := range t.last {
+		t.hidden = t.hidden || l.Hides
 		if len(l.Key) > 0 && len(l.Key) != len(cni.Key{}) {
 			delete(t.last, name)
 		}
@@ -232,7 +277,15 @@ func (c Tunnels) Introduce(m *gossip.Meta) error {
 		return fmt.Errorf("key of encrypted tunnels: %w", err)
 	}
 	c.tell(m, key)
+	m.Hidden = c.wasHidden()
 	return nil
+}
+
+// wasHidden tells whether this node was behind address translation at the end of the last run.
+func (c Tunnels) wasHidden() bool {
+	t := tunnels{cfg: c}
+	t.recall()
+	return t.hidden
 }
 
 func (c Tunnels) tell(m *gossip.Meta, key cni.Key) {

@@ -91,6 +91,68 @@ table ip nat-%[1]s {
 	return netns, address, nil
 }
 
+// Behind is Hidden behind a router of its own, which is on the LAN with an address that all
+// who are behind it have outside. A router keeps the ports of those behind it where it can,
+// which is the same port to whomever they talk; one that shuffles chooses another for each.
+func (c *Cluster) Behind(shuffles bool) func(string, ...func(*Agent, *agentconfig.Config)) (*Agent, error) {
+	return func(name string, change ...func(*Agent, *agentconfig.Config)) (*Agent, error) {
+		return c.apart(name, func() (string, string, error) { return c.lan.behind(shuffles) }, change)
+	}
+}
+
+// behind adds a router, and a host behind it.
+func (l *lan) behind(shuffles bool) (netns, address string, err error) {
+	router, _, err := l.host()
+	if err != nil {
+		return "", "", err
+	}
+	l.hosts++
+	netns, address = fmt.Sprintf("%s-%d", l.name, l.hosts), fmt.Sprintf("10.97.%d.1", l.hosts)
+	gateway := fmt.Sprintf("10.97.%d.254", l.hosts)
+	if err := ip(
+		"netns add "+netns,
+		"-n "+router+" link add inside type veth peer name eth0 netns "+netns,
+		"-n "+router+" addr add "+gateway+"/24 dev inside",
+		"-n "+router+" link set inside up",
+		"-n "+netns+" link set lo up",
+		"-n "+netns+" addr add "+address+"/24 dev eth0",
+		"-n "+netns+" link set eth0 up",
+		"-n "+netns+" route add default via "+gateway,
+	); err != nil {
+		return "", "", err
+	}
+	if out, err := in(router, "sysctl", "-qw", "net.ipv4.ip_forward=1").CombinedOutput(); err != nil {
+		return "", "", fmt.Errorf("router: %w: %s", err, out)
+	}
+	ports := ""
+	if shuffles {
+		ports = " fully-random"
+	}
+	cmd := in(router, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`
+table ip translates {
+	chain out {
+		type nat hook postrouting priority srcnat;
+		oifname eth0 masquerade%s
+	}
+	chain forward {
+		type filter hook forward priority filter;
+		iifname eth0 ct state established,related accept
+		iifname eth0 drop
+	}
+	chain input {
+		type filter hook input priority filter;
+		iifname eth0 ct state established,related accept
+		iifname eth0 drop
+	}
+}
+`, ports))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", "", fmt.Errorf("translating router: %w: %s", err, out)
+	}
+	return netns, address, nil
+}
+
 // Router runs a command on the router of Apart and Hidden.
 func (c *Cluster) Router(name string, args ...string) (string, error) {
 	out, err := in(c.lan.name, name, args...).CombinedOutput()
