@@ -41,8 +41,9 @@ func TestValidateTellsAll(t *testing.T) {
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	c.UpstreamNameservers, c.DNSSearchCompletion, c.DNSHostsFile = []string{"10.96.0.10"}, "Some", "hosts"
 	c.StubDomains = map[string][]string{"x.cluster.local": {"192.0.2.1"}}
+	c.ReverseConnection = "sometimes"
 	err := c.Validate()
-	for _, field := range []string{"upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
+	for _, field := range []string{"reverseConnection", "upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
 		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {

@@ -61,7 +61,8 @@
 // Such a member tells an address where nobody reaches it. Packets of it that verify show
 // where the answers go (sighting.go), and members learn by a question where others see
 // them. Streams go from it alone; those who cannot reach it have others ask for them
-// (memberlist's indirect probes). Tunnels of pods' packets are chosen by that.
+// (memberlist's indirect probes). Tunnels of pods' packets are chosen by that. Two of them
+// hear nothing of each other but what others hand on: each says in its words that it is one.
 //
 // # What is known before anybody is heard
 //
