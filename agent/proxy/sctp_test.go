@@ -1,0 +1,299 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/podnet"
+)
+
+// The tests of SCTP make its chunks by themselves, on raw sockets: conntrack and NAT know
+// the protocol on kernels that have no sockets of it. What follows is of RFC 9260.
+const (
+	chunkInit       = 1
+	chunkInitAck    = 2
+	chunkCookieEcho = 10
+	chunkCookieAck  = 11
+	parameterCookie = 7
+
+	sctpHeader   = 12
+	sctpInit     = 20 // with the header of the chunk
+	sctpResend   = time.Second
+	sctpServerAt = 80
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// message is a packet of SCTP with one chunk.
+type message struct {
+	from, to uint16
+	tag      uint32
+	chunk    byte
+	value    []byte // of the chunk
+}
+
+func (m message) bytes() []byte {
+	b := make([]byte, sctpHeader, sctpHeader+4+len(m.value)+3)
+	binary.BigEndian.PutUint16(b, m.from)
+	binary.BigEndian.PutUint16(b[2:], m.to)
+	binary.BigEndian.PutUint32(b[4:], m.tag)
+	b = binary.BigEndian.AppendUint16(append(b, m.chunk, 0), uint16(4+len(m.value)))
+	b = append(b, m.value...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
+	return b
+}
+
+var errChecksum = errors.New("the checksum is wrong")
+
+func parseMessage(b []byte) (m message, err error) {
+	if len(b) < sctpHeader+4 {
+		return m, errors.New("too short")
+	}
+	sum := binary.LittleEndian.Uint32(b[8:])
+	clean := append([]byte(nil), b...)
+	copy(clean[8:12], []byte{0, 0, 0, 0})
+	if crc32.Checksum(clean, castagnoli) != sum {
+		return m, errChecksum
+	}
+	size := int(binary.BigEndian.Uint16(b[sctpHeader+2:]))
+	if size < 4 || sctpHeader+size > len(b) {
+		return m, errors.New("a chunk that is longer than its packet")
+	}
+	return message{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:]),
+		b[sctpHeader], b[sctpHeader+4 : sctpHeader+size]}, nil
+}
+
+// beginning is the value of an INIT or INIT ACK: tag, window, streams, number.
+func beginning(tag uint32) []byte {
+	v := binary.BigEndian.AppendUint32(nil, tag)
+	v = binary.BigEndian.AppendUint32(v, 65536)
+	v = append(v, 0, 1, 0, 1)
+	return binary.BigEndian.AppendUint32(v, 1)
+}
+
+// sctpSocket is a raw socket in a namespace. Where the kernel has SCTP itself it would
+// answer too.
+func sctpSocket(t *testing.T, ns string) net.PacketConn {
+	t.Helper()
+	if fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP); err == nil {
+		_ = unix.Close(fd)
+		t.Skip("the kernel has SCTP and would answer beside the test")
+	}
+	var c net.PacketConn
+	err := nstest.In(ns, func() (err error) { c, err = net.ListenPacket("ip4:132", "0.0.0.0"); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// serveSCTP lets clients come, and tells them its name and their address in the cookie.
+func serveSCTP(t *testing.T, ns, name string) {
+	t.Helper()
+	c := sctpSocket(t, ns)
+	go func() {
+		for buf := make([]byte, 1500); ; {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			m, err := parseMessage(buf[:n])
+			if err != nil {
+				t.Errorf("%s got a packet of %s: %v", name, from, err)
+				continue
+			}
+			if m.to != sctpServerAt {
+				continue
+			}
+			reply := message{from: m.to, to: m.from}
+			switch m.chunk {
+			case chunkInit:
+				reply.tag, reply.chunk = binary.BigEndian.Uint32(m.value), chunkInitAck
+				cookie := fmt.Appendf(nil, "%08x %s %s", reply.tag, name, from)
+				reply.value = append(beginning(7), 0, parameterCookie)
+				reply.value = binary.BigEndian.AppendUint16(reply.value, uint16(4+len(cookie)))
+				reply.value = append(reply.value, cookie...)
+			case chunkCookieEcho:
+				var tag uint32
+				if _, err := fmt.Sscanf(string(m.value), "%08x", &tag); err != nil || m.tag != 7 {
+					t.Errorf("%s: cookie %q, tag %d", name, m.value, m.tag)
+				}
+				reply.tag, reply.chunk = tag, chunkCookieAck
+			default:
+				continue
+			}
+			_, _ = c.WriteTo(reply.bytes(), from)
+		}
+	}()
+}
+
+// sctpPort is the next port of a client; each call is an association of its own.
+var sctpPort atomic.Uint32
+
+// callSCTP makes an association from a port (0: one of its own) and returns what the
+// server says, "pod client".
+func callSCTP(t *testing.T, wait time.Duration, ns, addr string, port uint16) (string, error) {
+	t.Helper()
+	to := netip.MustParseAddrPort(addr)
+	if port == 0 {
+		port = uint16(20000 + sctpPort.Add(1))
+	}
+	c := sctpSocket(t, ns)
+	defer c.Close()
+	const tag = 99
+	ask := message{port, to.Port(), 0, chunkInit, beginning(tag)}
+	var said string
+	buf := make([]byte, 1500)
+	for end := time.Now().Add(wait); time.Now().Before(end); {
+		if _, err := c.WriteTo(ask.bytes(), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
+			return "", err
+		}
+		for again := time.Now().Add(min(wait, sctpResend)); ; {
+			_ = c.SetReadDeadline(again)
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				break
+			}
+			m, err := parseMessage(buf[:n])
+			if err != nil {
+				return "", fmt.Errorf("a packet of %s: %w", from, err)
+			}
+			if m.to != port || m.from != to.Port() || from.String() != to.Addr().String() || m.tag != tag {
+				continue
+			}
+			switch m.chunk {
+			case chunkInitAck:
+				cookie := m.value[sctpInit:]
+				said = string(cookie[len(fmt.Sprintf("%08x ", tag)):])
+				ask = message{port, to.Port(), 7, chunkCookieEcho, cookie}
+				again = time.Now()
+			case chunkCookieAck:
+				return said, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s: %w", addr, errSilent)
+}
+
+var errSilent = errors.New("nobody answers")
+
+// sctpPod is a pod that serves SCTP alone.
+func (n *node) sctpPod(name string, ports ...podnet.HostPort) pod {
+	n.t.Helper()
+	p := n.pod(name, ports...)
+	serveSCTP(n.t, p.ns, name)
+	return p
+}
+
+func (n *node) setSCTP(svc *corev1.Service, addrs ...netip.Addr) {
+	n.t.Helper()
+	slice := newSlice(svc.Name, addrs...)
+	slice.Ports = []discoveryv1.EndpointPort{
+		{Name: ptr("s"), Protocol: ptr(corev1.ProtocolSCTP), Port: ptr[int32](sctpServerAt)}}
+	n.in.Services, n.in.Slices = []*corev1.Service{svc}, []*discoveryv1.EndpointSlice{slice}
+	n.apply()
+}
+
+func sctpService(change func(*corev1.Service)) *corev1.Service {
+	return newService("web", "10.96.0.50", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Spec.Ports = []corev1.ServicePort{{Name: "s", Protocol: corev1.ProtocolSCTP, Port: 8000, NodePort: 30080,
+			TargetPort: intstr.FromInt32(sctpServerAt)}}
+		s.Spec.ExternalIPs = []string{"203.0.113.5"}
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.6"}}
+		if change != nil {
+			change(s)
+		}
+	})
+}
+
+func (n *node) saysSCTP(what, ns, addr, want string) {
+	n.t.Helper()
+	if got, err := callSCTP(n.t, answerTime, ns, addr, 0); err != nil || got != want {
+		n.t.Errorf("%s: %s: got %q, %v, want %q", what, addr, got, err, want)
+	}
+}
+
+// TestSCTP: a Service of SCTP at each of its addresses, by both external policies, with
+// source ranges, without endpoints, by a host port, and to itself.
+func TestSCTP(t *testing.T) { // SVC-7
+	n := newNode(t)
+	world := n.outside()
+	a := n.sctpPod("a", podnet.HostPort{HostPort: 8081, ContainerPort: sctpServerAt, Protocol: "sctp"})
+	b, c := n.sctpPod("b"), n.pod("c")
+	n.setSCTP(sctpService(nil), a.addr, b.addr)
+	for _, x := range []struct{ ns, addr, client string }{
+		{c.ns, "10.96.0.50:8000", c.addr.String()}, {world, "192.0.2.1:30080", "10.244.7.1"},
+		{world, "203.0.113.5:8000", "10.244.7.1"}, {world, "203.0.113.6:8000", "10.244.7.1"},
+	} {
+		seen := map[string]bool{}
+		for i := 0; i < 40 && len(seen) < 2; i++ {
+			got, err := callSCTP(t, answerTime, x.ns, x.addr, 0)
+			name, client, _ := strings.Cut(got, " ")
+			if err != nil || client != x.client {
+				t.Fatalf("%s: got %q, %v, want client %s", x.addr, got, err, x.client)
+			}
+			seen[name] = true
+		}
+		if !seen["a"] || !seen["b"] {
+			t.Errorf("%s: only %v answered", x.addr, seen)
+		}
+	}
+	n.setSCTP(sctpService(nil), a.addr)
+	n.saysSCTP("from the node", "", "10.96.0.50:8000", "a 10.244.7.1")
+	n.saysSCTP("a pod to itself", a.ns, "10.96.0.50:8000", "a 10.244.7.1")
+	n.saysSCTP("a host port", world, "192.0.2.1:8081", "a 192.0.2.2")
+
+	n.setSCTP(sctpService(func(s *corev1.Service) {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		s.Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24"}
+	}), a.addr)
+	n.saysSCTP("policy Local", world, "192.0.2.1:30080", "a 192.0.2.2")
+	if got, err := callSCTP(t, silence, world, "203.0.113.6:8000", 0); !errors.Is(err, errSilent) {
+		t.Errorf("source range: got %q, %v", got, err)
+	}
+	n.setSCTP(sctpService(nil))
+	for _, x := range []struct{ ns, addr string }{{c.ns, "10.96.0.50:8000"}, {world, "192.0.2.1:30080"}} {
+		if got, err := callSCTP(t, silence, x.ns, x.addr, 0); !errors.Is(err, errSilent) {
+			t.Errorf("no endpoints: %s: got %q, %v", x.addr, got, err)
+		}
+	}
+}
+
+func TestSCTPAffinity(t *testing.T) { // SVC-7, VIP-13
+	n := newNode(t)
+	a, b, c := n.sctpPod("a"), n.sctpPod("b"), n.pod("c")
+	n.setSCTP(sctpService(func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }),
+		a.addr, b.addr)
+	var first string
+	for range 20 {
+		got, err := callSCTP(t, answerTime, c.ns, "10.96.0.50:8000", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == "" {
+			first = got
+		}
+		if got != first {
+			t.Fatalf("moved from %q to %q", first, got)
+		}
+	}
+}
