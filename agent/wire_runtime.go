@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	criapi "k8s.io/cri-api/pkg/apis"
 
 	"github.com/shoal-project/shoal/agent/cgroup"
@@ -122,6 +124,23 @@ func openContainers(
 	return openRuntime(ctx, cfg, facts, n, limits, kept.seal, guard, log)
 }
 
+// latencyTargets are ioLatencyTargets and the disks that they are for: those with volumes,
+// images and logs.
+func latencyTargets(cfg *config.Config) (map[corev1.PodQOSClass]time.Duration, []string, error) {
+	if len(cfg.IOLatencyTargets) == 0 {
+		return nil, nil, nil
+	}
+	targets := map[corev1.PodQOSClass]time.Duration{}
+	for class, d := range cfg.IOLatencyTargets {
+		targets[class] = d.Duration
+	}
+	disks, err := host.Disks([]string{cfg.DataDir, cfg.RootDir, cfg.PodLogsDir})
+	if err != nil {
+		return nil, nil, fmt.Errorf("ioLatencyTargets: %w", err)
+	}
+	return targets, disks, nil
+}
+
 // openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
 // that a crash or a reboot took.
 func openRuntime(
@@ -133,6 +152,10 @@ func openRuntime(
 		return containers{}, fmt.Errorf("number of processes: %w", err)
 	}
 	_, allocatable := node.Capacity(facts, cfg.MaxPods, reserved(cfg))
+	targets, disks, err := latencyTargets(cfg)
+	if err != nil {
+		return containers{}, err
+	}
 	groups, err := qos.Open(qos.Config{
 		Tree:        tree(cfg),
 		CPUShares:   uint64(launch.Shares(allocatable.Cpu().MilliValue())),
@@ -141,6 +164,8 @@ func openRuntime(
 		Reserved:    reserved(cfg),
 		PodPids:     cfg.PodPidsLimit,
 		Reserve:     cfg.MemoryReservationPolicy == config.ReserveTiered,
+		IOLatency:   targets,
+		Disks:       disks,
 		Log:         log,
 	})
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -180,6 +181,10 @@ type Config struct {
 	// MemoryThrottlingFactor slows a container down before its limit of memory, at this part
 	// of the way from what it asks for to the limit (0 to 1), on cgroup v2; nil: none is.
 	MemoryThrottlingFactor *float64 `json:"memoryThrottlingFactor,omitempty"`
+	// IOLatencyTargets are how long the node's disks may take for a request of pods of a class
+	// of service before the kernel slows the classes with longer targets, on cgroup v2
+	// (io.latency).
+	IOLatencyTargets map[corev1.PodQOSClass]metav1.Duration `json:"ioLatencyTargets,omitempty"`
 	// CPUManagerPolicy static gives containers of pods of the class Guaranteed that ask for
 	// whole CPUs these for themselves; none: nobody has CPUs for itself.
 	CPUManagerPolicy        string            `json:"cpuManagerPolicy,omitempty"`

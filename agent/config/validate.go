@@ -390,6 +390,7 @@ func (c *Config) validateManagers(bad func(field, format string, args ...any)) {
 	if f := c.MemoryThrottlingFactor; f != nil && (*f <= 0 || *f > 1) {
 		bad("memoryThrottlingFactor", "%v: above 0, and 1 at most", *f)
 	}
+	c.validateIOLatency(bad)
 	if d := c.CPUCFSQuotaPeriod.Duration; d < time.Millisecond || d > time.Second {
 		bad("cpuCFSQuotaPeriod", "%s: between 1ms and 1s", d)
 	}
@@ -461,3 +462,31 @@ func (t *Tracing) validate(bad func(field, format string, args ...any)) {
 		bad("tracing.endpoint", "%q: the scheme is none, dns, unix or unix-abstract, not %s", t.Endpoint, u.Scheme)
 	}
 }
+
+// validateIOLatency: a class protects itself from those with longer targets alone.
+func (c *Config) validateIOLatency(bad func(field, format string, args ...any)) {
+	classes := []corev1.PodQOSClass{corev1.PodQOSGuaranteed, corev1.PodQOSBurstable, corev1.PodQOSBestEffort}
+	for name, d := range c.IOLatencyTargets {
+		if !slices.Contains(classes, name) {
+			bad("ioLatencyTargets", "%q is no class of pods: use Guaranteed, Burstable or BestEffort", name)
+		}
+		if d.Duration < shortestIOLatency || d.Duration > longestIOLatency {
+			bad("ioLatencyTargets", "%s: %s: between %s and %s", name, d.Duration, shortestIOLatency, longestIOLatency)
+		}
+	}
+	var last time.Duration
+	for _, name := range classes {
+		if d, ok := c.IOLatencyTargets[name]; ok && d.Duration < last {
+			bad("ioLatencyTargets", "%s: %s is shorter than that of a better class, which would be slowed for it: "+
+				"give Guaranteed the shortest and BestEffort the longest", name, d.Duration)
+		} else if ok {
+			last = d.Duration
+		}
+	}
+}
+
+// Of one request: no disk is faster than the first, and none is as slow as the second.
+const (
+	shortestIOLatency = 50 * time.Microsecond
+	longestIOLatency  = 10 * time.Second
+)

@@ -28,7 +28,10 @@ type Config struct {
 	PodPids  *int64
 	// Reserve keeps what pods ask for of memory from being reclaimed.
 	Reserve bool
-	Log     *slog.Logger
+	// IOLatency are targets of each class, Disks those that they are for, as MAJOR:MINOR.
+	IOLatency map[corev1.PodQOSClass]time.Duration
+	Disks     []string
+	Log       *slog.Logger
 }
 
 // Groups are the control groups of pods.
@@ -40,6 +43,7 @@ type Groups struct {
 	cgroups  *cgroup.Root
 	pids     pidLimits
 	reserved reservations
+	latency  latencies
 }
 
 // Limits are what a pod may use; zero values limit nothing, and a negative quota lifts one.
@@ -82,13 +86,15 @@ func Open(cfg Config) (*Groups, error) {
 		return nil, err
 	}
 	g.reserved = reservations{cgroups: cgroups, tree: g.Tree, on: cfg.Reserve}
-	return g, g.reserved.adopt()
+	g.latency = latencies{cgroups: cgroups, tree: g.Tree, targets: cfg.IOLatency, disks: cfg.Disks}
+	return g, errors.Join(g.reserved.adopt(), g.latency.adopt(cfg.Log))
 }
 
 // Ensure makes a pod's group with its limits.
 func (g *Groups) Ensure(path string, l Limits) error {
 	defer g.took("create", time.Now())
-	return errors.Join(g.cgroups.Ensure(path, g.resources(l)), g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}))
+	return errors.Join(g.cgroups.Ensure(path, g.resources(l)),
+		g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}), g.latency.ensured(path))
 }
 
 // Set changes the limits of a group.
