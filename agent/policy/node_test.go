@@ -17,6 +17,7 @@ import (
 
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
+	"github.com/shoal-project/shoal/cni/sctptest"
 	"github.com/shoal-project/shoal/tests/leak"
 )
 
@@ -50,7 +51,10 @@ type node struct {
 	ports []uint16
 	// udp are the pods' sockets, which stay: flows between them go on.
 	udp   map[netip.AddrPort]*net.UDPConn
-	began map[Packet]bool // flows that conntrack knows
+	sctp  map[netip.Addr]net.PacketConn // raw; the kernel need have no SCTP
+	began map[Packet]bool               // flows that conntrack knows
+	// sctpPort is that of the last association, each has its own.
+	sctpPort uint16
 }
 
 type end struct {
@@ -79,22 +83,26 @@ table %[1]s probe {
 	chain before {
 		type filter hook forward priority -10;
 		ct state invalid counter
-		meta l4proto { tcp, udp } add @seen { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
+		meta l4proto { tcp, udp, sctp } add @seen { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
 	}
 	chain after {
 		type filter hook forward priority 10;
-		meta l4proto { tcp, udp } add @passed { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
+		meta l4proto { tcp, udp, sctp } add @passed { %[1]s saddr . %[1]s daddr . meta l4proto . th sport . th dport }
 	}
 }
 `
 
 func newNode(t *testing.T) *node {
-	n := &node{t: t, udp: map[netip.AddrPort]*net.UDPConn{}, began: map[Packet]bool{}}
+	n := &node{t: t, udp: map[netip.AddrPort]*net.UDPConn{}, began: map[Packet]bool{},
+		sctp: map[netip.Addr]net.PacketConn{}, sctpPort: 20000}
 	var err error
 	n.conn, err = nft.Open()
 	n.must(err)
 	t.Cleanup(func() {
 		for _, c := range n.udp {
+			c.Close()
+		}
+		for _, c := range n.sctp {
 			c.Close()
 		}
 		for _, f := range families {
@@ -193,7 +201,7 @@ func (n *node) remote(v4 netip.Addr) { n.addresses(n.there, "uplink", v4) }
 // client is the port that each end's datagrams come from.
 const client = 40000
 
-// open gives every end sockets for datagrams from and to the ports.
+// open gives every end sockets for datagrams from and to the ports, and one for SCTP.
 func (n *node) open(ports ...uint16) {
 	n.ports = ports
 	for _, e := range n.ends {
@@ -206,6 +214,15 @@ func (n *node) open(ports ...uint16) {
 				}
 				n.udp[at] = c
 			}
+			raw := "ip4:132"
+			if e.addr.Is6() {
+				raw = "ip6:132"
+			}
+			c, err := net.ListenPacket(raw, e.addr.String())
+			if err != nil {
+				return err
+			}
+			n.sctp[e.addr] = c
 			return nil
 		}))
 	}
@@ -247,6 +264,10 @@ func (n *node) try(want func(Packet) bool) (out []attempt) {
 				out = append(out, n.datagram(p, other, one, true))
 			}
 			out = append(out, n.datagram(p, one, other, false))
+		}
+		for _, p := range flows {
+			p.Protocol = unix.IPPROTO_SCTP
+			out = append(out, n.association(p))
 		}
 		for i, fd := range n.sockets(from, len(flows)) {
 			flows[i].Protocol = unix.IPPROTO_TCP
@@ -313,6 +334,17 @@ func (n *node) datagram(p Packet, from, to netip.AddrPort, back bool) attempt {
 	_, err := n.udp[from].WriteToUDPAddrPort([]byte("x"), to)
 	n.must(err)
 	return attempt{Packet: p, back: back, key: keyOf(p.Protocol, from, to)}
+}
+
+// association sends what begins one of SCTP.
+func (n *node) association(p Packet) attempt {
+	n.t.Helper()
+	n.sctpPort++
+	begin := sctptest.Message{From: n.sctpPort, To: p.Port, Chunk: sctptest.ChunkInit, Value: sctptest.Beginning(1)}
+	_, err := n.sctp[p.From].WriteTo(begin.Bytes(), &net.IPAddr{IP: p.To.AsSlice()})
+	n.must(err)
+	from, to := netip.AddrPortFrom(p.From, n.sctpPort), netip.AddrPortFrom(p.To, p.Port)
+	return attempt{Packet: p, key: keyOf(p.Protocol, from, to)}
 }
 
 // sockets are of an end, for connections; one visit of its namespace makes all.

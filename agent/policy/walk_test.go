@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-
-	corev1 "k8s.io/api/core/v1"
 	networkpolicy "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
@@ -219,7 +219,7 @@ func (w *walker) protocols(named bool) (out []networkpolicy.ClusterNetworkPolicy
 }
 
 func (w *walker) namedPorts() (out []policyfeed.Port) {
-	for _, proto := range []string{"", "UDP"} {
+	for _, proto := range []string{"", "UDP", "SCTP"} {
 		if w.IntN(3) > 0 {
 			p := policyfeed.Port{Name: pick(w, "http", "dns"), Protocol: proto, Number: uint16(80 + w.IntN(2))}
 			out = append(out, p)
@@ -450,7 +450,11 @@ func TestKernelIsTheModel(t *testing.T) {
 		first.pods[id] = &policyfeed.Pod{Key: id.Key, Labels: w.labels(), Addrs: a, Ports: w.namedPorts(), Node: "here"}
 	}
 	c.change(first)
-	verdicts := map[bool]int{}
+	type kind struct {
+		protocol uint8
+		passes   bool
+	}
+	verdicts := map[kind]int{}
 	for step := range 15 {
 		d := newDelta()
 		for range 1 + w.IntN(4) {
@@ -465,7 +469,7 @@ func TestKernelIsTheModel(t *testing.T) {
 		}
 		for _, a := range n.try(model) {
 			want := model(a.Packet)
-			if verdicts[want]++; want != a.passed {
+			if verdicts[kind{a.Protocol, want}]++; want != a.passed {
 				t.Errorf("step %d: %s: the kernel says %v, the model %v", step, a, a.passed, want)
 			}
 		}
@@ -482,9 +486,12 @@ func TestKernelIsTheModel(t *testing.T) {
 			t.Fatalf("policies:\n%s\n%s", strings.Join(policies, "\n"), described(c))
 		}
 	}
-	t.Logf("%d packets passed, %d were dropped", verdicts[true], verdicts[false])
-	if verdicts[true] == 0 || verdicts[false] == 0 {
-		t.Error("the walk shows only one verdict")
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP} {
+		passed, dropped := verdicts[kind{protocol, true}], verdicts[kind{protocol, false}]
+		t.Logf("protocol %d: %d packets passed, %d were dropped", protocol, passed, dropped)
+		if passed == 0 || dropped == 0 {
+			t.Errorf("the walk shows only one verdict of protocol %d", protocol)
+		}
 	}
 }
 

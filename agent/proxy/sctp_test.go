@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"net"
 	"net/netip"
 	"strings"
@@ -19,74 +18,13 @@ import (
 
 	"github.com/shoal-project/shoal/cni/nstest"
 	"github.com/shoal-project/shoal/cni/podnet"
+	"github.com/shoal-project/shoal/cni/sctptest"
 )
 
-// The tests of SCTP make its chunks by themselves, on raw sockets: conntrack and NAT know
-// the protocol on kernels that have no sockets of it. What follows is of RFC 9260.
 const (
-	chunkInit       = 1
-	chunkInitAck    = 2
-	chunkCookieEcho = 10
-	chunkCookieAck  = 11
-	parameterCookie = 7
-
-	sctpHeader   = 12
-	sctpInit     = 20 // with the header of the chunk
 	sctpResend   = time.Second
 	sctpServerAt = 80
 )
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// message is a packet of SCTP with one chunk.
-type message struct {
-	from, to uint16
-	tag      uint32
-	chunk    byte
-	value    []byte // of the chunk
-}
-
-func (m message) bytes() []byte {
-	b := make([]byte, sctpHeader, sctpHeader+4+len(m.value)+3)
-	binary.BigEndian.PutUint16(b, m.from)
-	binary.BigEndian.PutUint16(b[2:], m.to)
-	binary.BigEndian.PutUint32(b[4:], m.tag)
-	b = binary.BigEndian.AppendUint16(append(b, m.chunk, 0), uint16(4+len(m.value)))
-	b = append(b, m.value...)
-	for len(b)%4 != 0 {
-		b = append(b, 0)
-	}
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, castagnoli))
-	return b
-}
-
-var errChecksum = errors.New("the checksum is wrong")
-
-func parseMessage(b []byte) (m message, err error) {
-	if len(b) < sctpHeader+4 {
-		return m, errors.New("too short")
-	}
-	sum := binary.LittleEndian.Uint32(b[8:])
-	clean := append([]byte(nil), b...)
-	copy(clean[8:12], []byte{0, 0, 0, 0})
-	if crc32.Checksum(clean, castagnoli) != sum {
-		return m, errChecksum
-	}
-	size := int(binary.BigEndian.Uint16(b[sctpHeader+2:]))
-	if size < 4 || sctpHeader+size > len(b) {
-		return m, errors.New("a chunk that is longer than its packet")
-	}
-	return message{binary.BigEndian.Uint16(b), binary.BigEndian.Uint16(b[2:]), binary.BigEndian.Uint32(b[4:]),
-		b[sctpHeader], b[sctpHeader+4 : sctpHeader+size]}, nil
-}
-
-// beginning is the value of an INIT or INIT ACK: tag, window, streams, number.
-func beginning(tag uint32) []byte {
-	v := binary.BigEndian.AppendUint32(nil, tag)
-	v = binary.BigEndian.AppendUint32(v, 65536)
-	v = append(v, 0, 1, 0, 1)
-	return binary.BigEndian.AppendUint32(v, 1)
-}
 
 // sctpSocket is a raw socket in a namespace. Where the kernel has SCTP itself it would
 // answer too.
@@ -115,32 +53,32 @@ func serveSCTP(t *testing.T, ns, name string) {
 			if err != nil {
 				return
 			}
-			m, err := parseMessage(buf[:n])
+			m, err := sctptest.Parse(buf[:n])
 			if err != nil {
 				t.Errorf("%s got a packet of %s: %v", name, from, err)
 				continue
 			}
-			if m.to != sctpServerAt {
+			if m.To != sctpServerAt {
 				continue
 			}
-			reply := message{from: m.to, to: m.from}
-			switch m.chunk {
-			case chunkInit:
-				reply.tag, reply.chunk = binary.BigEndian.Uint32(m.value), chunkInitAck
-				cookie := fmt.Appendf(nil, "%08x %s %s", reply.tag, name, from)
-				reply.value = append(beginning(7), 0, parameterCookie)
-				reply.value = binary.BigEndian.AppendUint16(reply.value, uint16(4+len(cookie)))
-				reply.value = append(reply.value, cookie...)
-			case chunkCookieEcho:
+			reply := sctptest.Message{From: m.To, To: m.From}
+			switch m.Chunk {
+			case sctptest.ChunkInit:
+				reply.Tag, reply.Chunk = binary.BigEndian.Uint32(m.Value), sctptest.ChunkInitAck
+				cookie := fmt.Appendf(nil, "%08x %s %s", reply.Tag, name, from)
+				reply.Value = append(sctptest.Beginning(7), 0, sctptest.ParameterCookie)
+				reply.Value = binary.BigEndian.AppendUint16(reply.Value, uint16(4+len(cookie)))
+				reply.Value = append(reply.Value, cookie...)
+			case sctptest.ChunkCookieEcho:
 				var tag uint32
-				if _, err := fmt.Sscanf(string(m.value), "%08x", &tag); err != nil || m.tag != 7 {
-					t.Errorf("%s: cookie %q, tag %d", name, m.value, m.tag)
+				if _, err := fmt.Sscanf(string(m.Value), "%08x", &tag); err != nil || m.Tag != 7 {
+					t.Errorf("%s: cookie %q, tag %d", name, m.Value, m.Tag)
 				}
-				reply.tag, reply.chunk = tag, chunkCookieAck
+				reply.Tag, reply.Chunk = tag, sctptest.ChunkCookieAck
 			default:
 				continue
 			}
-			_, _ = c.WriteTo(reply.bytes(), from)
+			_, _ = c.WriteTo(reply.Bytes(), from)
 		}
 	}()
 }
@@ -159,11 +97,11 @@ func callSCTP(t *testing.T, wait time.Duration, ns, addr string, port uint16) (s
 	c := sctpSocket(t, ns)
 	defer c.Close()
 	const tag = 99
-	ask := message{port, to.Port(), 0, chunkInit, beginning(tag)}
+	ask := sctptest.Message{From: port, To: to.Port(), Chunk: sctptest.ChunkInit, Value: sctptest.Beginning(tag)}
 	var said string
 	buf := make([]byte, 1500)
 	for end := time.Now().Add(wait); time.Now().Before(end); {
-		if _, err := c.WriteTo(ask.bytes(), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
+		if _, err := c.WriteTo(ask.Bytes(), &net.IPAddr{IP: to.Addr().AsSlice()}); err != nil {
 			return "", err
 		}
 		for again := time.Now().Add(min(wait, sctpResend)); ; {
@@ -172,20 +110,20 @@ func callSCTP(t *testing.T, wait time.Duration, ns, addr string, port uint16) (s
 			if err != nil {
 				break
 			}
-			m, err := parseMessage(buf[:n])
+			m, err := sctptest.Parse(buf[:n])
 			if err != nil {
 				return "", fmt.Errorf("a packet of %s: %w", from, err)
 			}
-			if m.to != port || m.from != to.Port() || from.String() != to.Addr().String() || m.tag != tag {
+			if m.To != port || m.From != to.Port() || from.String() != to.Addr().String() || m.Tag != tag {
 				continue
 			}
-			switch m.chunk {
-			case chunkInitAck:
-				cookie := m.value[sctpInit:]
+			switch m.Chunk {
+			case sctptest.ChunkInitAck:
+				cookie := m.Value[sctptest.InitSize:]
 				said = string(cookie[len(fmt.Sprintf("%08x ", tag)):])
-				ask = message{port, to.Port(), 7, chunkCookieEcho, cookie}
+				ask = sctptest.Message{From: port, To: to.Port(), Tag: 7, Chunk: sctptest.ChunkCookieEcho, Value: cookie}
 				again = time.Now()
-			case chunkCookieAck:
+			case sctptest.ChunkCookieAck:
 				return said, nil
 			}
 		}
