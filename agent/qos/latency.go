@@ -52,24 +52,30 @@ func (l *latencies) adopt(log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// set gives a class's group or a Guaranteed pod's its target. Others are of a class
-// whose group has it.
+// set gives a group its target.
 func (l *latencies) set(group string) error {
-	var target time.Duration
-	switch {
-	case group == l.tree.Class(corev1.PodQOSBurstable):
-		target = l.targets[corev1.PodQOSBurstable]
-	case group == l.tree.Class(corev1.PodQOSBestEffort):
-		target = l.targets[corev1.PodQOSBestEffort]
-	case path.Dir(group) == l.tree.Kubepods():
-		target = l.targets[corev1.PodQOSGuaranteed]
-	default:
+	target, own := l.target(group)
+	if !own {
 		return nil
 	}
 	if err := l.cgroups.SetIOLatency(group, l.disks, target); err != nil {
 		return fmt.Errorf("ioLatencyTargets: %w", err)
 	}
 	return nil
+}
+
+// target is that of a class's group or of a Guaranteed pod's, 0 for none; own: groups
+// below those of the other classes are served by what these have.
+func (l *latencies) target(group string) (d time.Duration, own bool) {
+	switch {
+	case group == l.tree.Class(corev1.PodQOSBurstable):
+		return l.targets[corev1.PodQOSBurstable], true
+	case group == l.tree.Class(corev1.PodQOSBestEffort):
+		return l.targets[corev1.PodQOSBestEffort], true
+	case path.Dir(group) == l.tree.Kubepods():
+		return l.targets[corev1.PodQOSGuaranteed], true
+	}
+	return 0, false
 }
 
 // ensured is what is to be done for a pod that is made.
