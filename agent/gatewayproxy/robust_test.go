@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,7 +40,7 @@ func (w *written) Write(b []byte) (int, error) {
 func (w *written) lines() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return strings.Split(strings.TrimSpace(w.b.String()), "\n")
+	return slices.Collect(strings.Lines(w.b.String()))
 }
 
 // TestAccessLog: each request has one line with who asked whom for what, whatever the client

@@ -33,6 +33,9 @@ func texts(t *testing.T, path string) []string {
 	var out []string
 	for _, n := range names {
 		data, err := os.ReadFile(n)
+		if errors.Is(err, os.ErrNotExist) { // it was the oldest one too many, or is another now
+			return nil
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
