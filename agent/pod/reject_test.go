@@ -79,6 +79,7 @@ func TestNoRoom(t *testing.T) {
 					corev1.ResourceCPU: resource.MustParse(c.cpu)}
 				m.Update(p, SourceAPI)
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				reason := ""
 				if ended := e.records[string(p.UID)].Ended; ended != nil {
 					reason = ended.Reason
