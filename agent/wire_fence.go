@@ -162,10 +162,6 @@ const (
 // startKeeper starts shoal-fence, which lies beside this program, and returns when it
 // keeps. It goes on when this process ends.
 func startKeeper(ctx context.Context, cfg *config.Config, dir keeper.Directory) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	args := []string{"-directory", dir.Path}
 	if cfg.WatchdogDevice != "" {
 		args = append(args, "-watchdog", cfg.WatchdogDevice)
@@ -173,7 +169,7 @@ func startKeeper(ctx context.Context, cfg *config.Config, dir keeper.Directory) 
 	if cfg.ResetUnstoppable {
 		args = append(args, "-reset")
 	}
-	cmd := exec.Command(filepath.Join(filepath.Dir(self), "shoal-fence"), args...)
+	cmd := exec.Command(beside("shoal-fence"), args...)
 	cmd.Dir, cmd.Env, cmd.Stderr = "/", []string{}, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

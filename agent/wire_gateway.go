@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
@@ -43,18 +42,13 @@ func (n whole) newGateways() *gateway.Manager {
 		}
 		return nil
 	}
-	self, err := os.Executable()
-	if err != nil {
-		n.log.Warn("Gateways and Ingresses are not answered", "err", err)
-		return nil
-	}
 	c := gateway.Config{
 		Feed: func(ctx context.Context) (io.ReadCloser, error) {
 			return n.server.Client.Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Stream(ctx)
 		},
 		Services:   n.services,
 		Dir:        gatewayDir(n.cfg),
-		Program:    filepath.Join(filepath.Dir(self), "shoal-gateway"),
+		Program:    beside("shoal-gateway"),
 		User:       gatewayUserID,
 		Group:      gatewayUserID,
 		Kept:       n.kept.gateways,

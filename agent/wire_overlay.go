@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"path/filepath"
 
 	"github.com/shoal-project/shoal/agent/config"
@@ -12,14 +11,10 @@ import (
 
 // newOverlay says how pods reach those of nodes behind routers, and by encrypted tunnels.
 func newOverlay(cfg *config.Config) cni.Overlay {
-	o := cni.Overlay{
+	return cni.Overlay{
 		VXLANPort: uint16(cfg.VXLANPort), VXLANID: cfg.VXLANID, WireGuardPort: uint16(cfg.WireGuardPort),
-		Socket: filepath.Join(cfg.RunDir, "tunnel.sock"),
+		Socket: filepath.Join(cfg.RunDir, "tunnel.sock"), Program: beside("shoal-tunnel"),
 	}
-	if self, err := os.Executable(); err == nil {
-		o.Program = filepath.Join(filepath.Dir(self), "shoal-tunnel")
-	}
-	return o
 }
 
 // newTunnels says what is encrypted, and where the node's key is.

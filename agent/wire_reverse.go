@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 
 	"github.com/shoal-project/shoal/agent/config"
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -30,22 +31,13 @@ func newReverse(b base, group *gossip.Group) *reverse.Keeper {
 				return false, nil
 			}
 			at, err := group.SeenAs(ctx, c.Name)
-			return err == nil && !contains(own, at), err
+			return err == nil && !slices.Contains(own, at), err
 		},
 		Dial: b.server.Dial,
 		To:   reverse.NewListener(),
 		Port: b.cfg.Port,
 		Log:  b.log,
 	}
-}
-
-func contains(list []netip.Addr, a netip.Addr) bool {
-	for _, own := range list {
-		if own.Unmap() == a {
-			return true
-		}
-	}
-	return false
 }
 
 // reverseTo are the coordinators that have not left.
@@ -67,12 +59,7 @@ func near(address string, local []netip.Prefix) bool {
 	if err != nil {
 		return false
 	}
-	for _, p := range local {
-		if p.Contains(at.Addr().Unmap()) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(local, func(p netip.Prefix) bool { return p.Contains(at.Addr().Unmap()) })
 }
 
 func localNetworks() (out []netip.Prefix) {

@@ -92,12 +92,8 @@ func beside(name string) string {
 
 // pauseProgram is shoal-pause, which lies beside this program.
 func pauseProgram(log *slog.Logger) string {
-	self, err := os.Executable()
-	path := filepath.Join(filepath.Dir(self), "shoal-pause")
-	if err == nil {
-		_, err = os.Stat(path)
-	}
-	if err != nil {
+	path := beside("shoal-pause")
+	if _, err := os.Stat(path); err != nil {
 		log.Warn("pods with shareProcessNamespace or hostUsers: false do not start: install shoal-pause beside shoal-agent",
 			"err", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -397,4 +398,27 @@ func TestRewrittenPath(t *testing.T) {
 			t.Errorf("%s of %s replaced by %s: %s, not %s", c.prefix, c.path, c.to, got, c.want)
 		}
 	}
+}
+
+// FuzzRewrittenPath: whatever a client writes, what a backend gets is one path, which it reads
+// as the proxy does.
+func FuzzRewrittenPath(f *testing.F) {
+	f.Add("/api/a%2Fb", "/api", "/v1")
+	f.Add("/%61pi", "/api", "/")
+	f.Add("/a b%", "/", "")
+	f.Fuzz(func(t *testing.T, path, prefix, to string) {
+		u, err := url.ParseRequestURI(path)
+		if err != nil || u.Host != "" || !strings.HasPrefix(u.Path, prefix) {
+			return
+		}
+		changePath(u, &gatewayfeed.PathChange{Prefix: true, To: to}, prefix)
+		back, err := url.PathUnescape(u.EscapedPath())
+		if err != nil || back != u.Path || !strings.HasPrefix(u.EscapedPath(), "/") {
+			t.Errorf("%q: %q, as it is written %q (%v)", path, u.Path, u.EscapedPath(), err)
+		}
+		if rest := strings.TrimPrefix(u.RequestURI(), u.EscapedPath()); strings.ContainsAny(u.EscapedPath(), "?# \r\n") ||
+			rest != "" && rest[0] != '?' {
+			t.Errorf("%q: the request is for %q", path, u.RequestURI())
+		}
+	})
 }

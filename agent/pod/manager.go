@@ -635,6 +635,7 @@ func (m *Manager) drop(w *worker) {
 	}
 	m.mu.Unlock()
 	m.dead.forget(w.uid)
+	m.shed.seen(w.uid, 0) // what it had is gone with it
 	if claimant != "" && p.DeletionTimestamp == nil {
 		m.comeBack(p, claimant, w.rec)
 	}

@@ -121,7 +121,10 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	for _, l := range []net.Listener{l, s.Reverse} {
-		g.Go(func() error { return serve(srv, l) })
+		g.Go(func() error {
+			defer srv.Close() // without one the agent starts anew
+			return serve(srv, l)
+		})
 	}
 	return g.Wait()
 }

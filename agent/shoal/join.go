@@ -32,6 +32,7 @@ const agentConfigFile = "/etc/shoal/agent.yaml"
 type joinOptions struct {
 	config, nodeName, nodeIP, caFile string
 	noStart                          bool
+	encrypts                         bool
 	encryption                       *bool // nil: as the file has it
 	as                               coordinatorOptions
 	timeout                          time.Duration
@@ -64,7 +65,7 @@ func newJoinCommand() (*cobra.Command, *joinOptions) {
 	f.StringVar(&o.nodeName, "node-name", "", "name of this node (default: that of the file, or the host's)")
 	f.StringVar(&o.nodeIP, "node-ip", "", "address of this node (default: that of the file, or of the default route)")
 	f.StringVar(&o.caFile, "ca-file", "", "the cluster's ca.crt, where coordinators answer nobody that they do not know")
-	f.Bool("encryption", false, "encrypt what pods send to those of other nodes that encrypt too (default: as the file says)")
+	f.BoolVar(&o.encrypts, "encryption", false, "encrypt what pods send to those of other nodes that encrypt too (default: as the file says)")
 	f.BoolVar(&o.noStart, "no-start", false, "write the configuration and start nothing")
 	o.as.flags(f)
 	f.DurationVar(&o.timeout, "timeout", startTimeout, "how long the node may take to be Ready")
@@ -74,10 +75,7 @@ func newJoinCommand() (*cobra.Command, *joinOptions) {
 // takeFlags takes what counts only when it was said.
 func (o *joinOptions) takeFlags(f *pflag.FlagSet) {
 	if f.Changed("encryption") {
-		on, err := f.GetBool("encryption")
-		if err == nil {
-			o.encryption = &on
-		}
+		o.encryption = &o.encrypts
 	}
 }
 

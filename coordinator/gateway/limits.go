@@ -2,7 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
-	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -86,7 +86,7 @@ func fill(asked map[string]amount, most int, of func(amount) int) int {
 		}
 		most -= n
 	}
-	return int(^uint(0) >> 1)
+	return math.MaxInt
 }
 
 // overLimit is what there is no room for in a plan that was compiled without a limit; nil: there is.
@@ -159,11 +159,7 @@ func (c *compiler) demands() (out []demand) {
 		if cost, ok := costs[key]; ok {
 			parts := strings.Split(key, "/") // kind/namespace/name
 			out = append(out, demand{namespace: parts[1], key: key, amount: cost})
-			delete(costs, key)
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(costs)) { // none, unless the order misses a kind
-		out = append(out, demand{namespace: strings.Split(key, "/")[1], key: key, amount: costs[key]})
 	}
 	return out
 }

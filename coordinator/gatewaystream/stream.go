@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"net/http"
-	"strings"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
+	"github.com/shoal-project/shoal/coordinator/auth/identity"
 )
 
 const (
@@ -20,9 +20,6 @@ const (
 )
 
 var nothingNew = []byte("{}\n")
-
-// nodePrefix is of the names by which nodes are known to the API.
-const nodePrefix = "system:node:"
 
 // ServeHTTP tells one agent until it goes: always what there is now, so that one that reads
 // slowly misses what was meanwhile, and nothing waits for it.
@@ -42,11 +39,7 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	who, _ := request.UserFrom(r.Context())
-	if who == nil {
-		http.Error(w, "who asks is not known", http.StatusUnauthorized)
-		return
-	}
-	node, _ := strings.CutPrefix(who.GetName(), nodePrefix)
+	node, _ := identity.Node(who) // "": none, who hears nothing of any plan
 	var told []byte
 	for {
 		h.mu.Lock()

@@ -124,14 +124,14 @@ func (t *Transports) dial(node string) func(ctx context.Context, network, addres
 		if there && err == nil {
 			return c, nil
 		}
-		return t.dialBoth(ctx, direct, node, network, address, arrived)
+		return t.dialBoth(ctx, direct, node, network, address, arrived, err)
 	}
 }
 
 // dialBoth dials a node, and takes its connection if that comes meanwhile, as after a restart
-// of either side.
+// of either side. failed is why the connection that was there does not do.
 func (t *Transports) dialBoth(
-	ctx context.Context, direct *net.Dialer, node, network, address string, arrived <-chan struct{},
+	ctx context.Context, direct *net.Dialer, node, network, address string, arrived <-chan struct{}, failed error,
 ) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -144,7 +144,6 @@ func (t *Transports) dialBoth(
 		c, err := direct.DialContext(ctx, network, address)
 		dialled <- attempt{c, err}
 	}()
-	var failed error
 	for {
 		select {
 		case d := <-dialled:

@@ -279,7 +279,7 @@ func (m *Manager) Refused(p *corev1.Pod) {
 	defer m.choosing.Unlock()
 	m.Ledger.Sweep()
 	beside := Amounts{}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+	for n, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {
 			want := m.asked(p, &list[i])
 			if len(want) == 0 {
@@ -291,7 +291,7 @@ func (m *Manager) Refused(p *corev1.Pod) {
 				m.Errors.Inc()
 				return // the others are not looked at any more
 			}
-			if i < len(p.Spec.Containers) && &list[i] == &p.Spec.Containers[i] || restarts(&list[i]) {
+			if n == 1 || restarts(&list[i]) { // others end before the next one begins
 				for _, b := range m.blocks(want, p.UID, beside, nodes) {
 					beside.addBlock(&b)
 				}
