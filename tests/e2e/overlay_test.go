@@ -180,9 +180,10 @@ func TestNetworkThroughRouters(t *testing.T) { // NET-2
 	f := newFabric(t, "vx")
 	node2 := f.join("node2", f.Apart)
 	node3 := f.join("node3", f.Apart)
-	if out, err := f.Run("ip", "route", "show", "proto", "84"); err != nil || strings.Count(out, "shoal0-vx") != 2 {
-		t.Errorf("routes of node1: %s %v", out, err)
-	}
+	harness.Eventually(t, "node1 has routes to both", func() (bool, string) { // it hears of who is Ready a moment later
+		out, err := f.Run("ip", "route", "show", "proto", "84")
+		return err == nil && strings.Count(out, "shoal0-vx") == 2, fmt.Sprint(out, err)
+	})
 	f.pods()
 	f.all()
 
