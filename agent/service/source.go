@@ -229,7 +229,7 @@ func (s *Source) rebuild() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := s.tables == nil
-	if first && !s.synced() {
+	if first && !s.synced() && !s.view.Recorded {
 		return
 	}
 	if s.view.Recorded && s.synced() {
@@ -258,7 +258,8 @@ func (s *Source) rebuild() {
 	}
 }
 
-// restore takes the file's state if the API has given none yet.
+// restore takes the file's state if the API has given none yet. Nobody sees the tables
+// before rebuild has made them: empty ones say that there is no Service.
 func (s *Source) restore() {
 	if s.cfg.File == "" {
 		return
@@ -280,7 +281,6 @@ func (s *Source) restore() {
 		s.putSlice(o)
 	}
 	s.view.Recorded = true
-	s.tables = &Tables{}
 }
 
 func (s *Source) watchServices(ctx context.Context) {

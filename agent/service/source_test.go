@@ -125,6 +125,9 @@ func TestRecordedNotReady(t *testing.T) {
 
 			s := NewSource(Config{Client: client, Node: "me", File: file})
 			s.restore()
+			if s.Tables() != nil {
+				t.Error("tables without Services are shown while they are made")
+			}
 			s.rebuild()
 			if !backends(test.recorded)(s.Tables()) {
 				t.Errorf("restored: %v", s.Tables())

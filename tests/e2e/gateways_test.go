@@ -365,6 +365,10 @@ func TestGatewaysRebootCutOff(t *testing.T) {
 		// One of the Gateway, two of Ingresses on nodes, and two of their Service.
 		return len(list) == 5, fmt.Sprint(list, err)
 	})
+	harness.Eventually(t, "so is where the Gateway's Service leads", func() (bool, string) {
+		data, err := os.ReadFile(filepath.Join(checkpoint, "services.json")) // a power cut may take 0.2 s of it
+		return bytes.Contains(data, []byte(`"gateway-web-ipv4-0"`)), fmt.Sprint(err)
+	})
 	err := filepath.WalkDir(checkpoint, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
