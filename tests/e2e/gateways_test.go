@@ -367,7 +367,8 @@ func TestGatewaysRebootCutOff(t *testing.T) {
 	})
 	harness.Eventually(t, "so is where the Gateway's Service leads", func() (bool, string) {
 		data, err := os.ReadFile(filepath.Join(checkpoint, "services.json")) // a power cut may take 0.2 s of it
-		return bytes.Contains(data, []byte(`"gateway-web-ipv4-0"`)), fmt.Sprint(err)
+		slice := fmt.Sprintf(`"name":"gateway-web-ipv4-0","namespace":%q`, s.ns)
+		return bytes.Contains(data, []byte(slice)), fmt.Sprint(err)
 	})
 	err := filepath.WalkDir(checkpoint, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
