@@ -308,3 +308,28 @@ func TestPutNow(t *testing.T) {
 		t.Error("a record was put where no directory is")
 	}
 }
+
+// TestVolatile checks that a record that follows another is all that is there, and that an
+// agent which was killed between the two steps of putting it there loses nothing.
+func TestVolatile(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenVolatile[thing](dir, nil, "damaged", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range []string{"first", "second", "third"} {
+		put(t, s, "a", v)
+		if v == "second" {
+			if err := os.WriteFile(s.path("a")+".tmp", []byte("left behind"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil || v != "second" && len(entries) != 1 {
+			t.Errorf("after %s there are %v, %v", v, entries, err)
+		}
+		if got, err := s.Get("a"); err != nil || got == nil || got.S != v {
+			t.Errorf("the record is %+v, %v, want %s", got, err, v)
+		}
+	}
+}
