@@ -79,8 +79,9 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	ns, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	p, ok := s.Pods.Find(ns, name)
-	if uid := r.URL.Query().Get("uid"); uid != "" && (!ok || string(p.Pod.UID) != uid) {
-		s.pastLogs(w, r, Past{ns, name, uid, container, opts.previous}, opts)
+	past := Past{ns, name, r.URL.Query().Get("uid"), container, opts.previous}
+	if past.UID != "" && (!ok || string(p.Pod.UID) != past.UID) {
+		s.pastLogs(w, r, past, opts)
 		return
 	}
 	if !ok {
@@ -88,6 +89,10 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	o, problem := chosen(&p, container, opts.previous)
+	if problem != "" && past.UID != "" { // its containers are being removed
+		s.pastLogs(w, r, past, opts)
+		return
+	}
 	if problem != "" {
 		http.Error(w, problem, http.StatusBadRequest)
 		return

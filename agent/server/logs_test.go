@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/record"
@@ -37,6 +38,38 @@ func TestPastLogs(t *testing.T) {
 		s.handler().ServeHTTP(w, r)
 		if ok := w.Code == http.StatusOK; !strings.Contains(w.Body.String(), want) || ok != strings.HasSuffix(want, "\n") {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
+		}
+	}
+}
+
+// onePod is a node with one pod.
+type onePod struct {
+	noPods
+	pod Pod
+}
+
+func (o onePod) Find(string, string) (Pod, bool) { return o.pod, true }
+
+// TestLogsOfPodBeingRemoved: the log of a pod that the API has no more is shown while the
+// node is about to forget it, when its containers are gone already.
+func TestLogsOfPodBeingRemoved(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "0.log")
+	if err := os.WriteFile(file, []byte("2026-01-01T00:00:00Z stdout F one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(newCluster("reader get proxy"))
+	s.Pods = onePod{pod: Pod{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}}, Observed: &record.Observed{}}}
+	s.PastLogs = func(p Past) (logs.File, bool) {
+		return logs.File{Dir: dir, Path: file}, p == Past{Namespace: "ns", Pod: "p", UID: "1", Container: "c"}
+	}
+	for query, want := range map[string]string{"?uid=1": "one\n", "": "is not available"} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/containerLogs/ns/p/c"+query, nil)
+		r.Header.Set("Authorization", "Bearer token-of-reader")
+		s.handler().ServeHTTP(w, r)
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%q: %d %s, want %s", query, w.Code, w.Body, want)
 		}
 	}
 }
