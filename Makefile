@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-build conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -135,6 +135,9 @@ conformance: bin/conformance-rig ## upstream's conformance specs, or those with 
 
 conformance-failed: bin/conformance-rig ## those that failed or did not run the last time
 	$(CONFORMANCE) -failed -missing
+
+conformance-build: bin/conformance-rig ## only build the suite and its images
+	$(CONFORMANCE) -build
 
 conformance-subset: bin/conformance-rig ## those that have to pass
 	$(CONFORMANCE) -labels '' -list tests/conformance/ci-subset.txt

@@ -65,7 +65,7 @@ func (r Runtime) KnownHoles(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, r.Path, args...)
 	cmd.Stdout, cmd.WaitDelay = out, time.Second
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s --version: %w", r.Path, err)
+		return "", fmt.Errorf("%s --version: %w", r.Installed(), err)
 	}
 	return holesOf(name, out.String())
 }

@@ -3,6 +3,7 @@ package oci
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 type Runtime struct {
 	Name string   // RuntimeClass handler
 	Path string   // program
+	From string   `json:",omitempty"` // where it is installed, if Path is a way around; "": Path
 	Args []string `json:",omitempty"` // options of its own before any command, as --network=host
 	Root string   // its state directory
 	// Systemd has it make containers' control groups by systemd.
@@ -31,6 +33,9 @@ type Runtime struct {
 	// it by --pid.
 	InnerPIDs bool
 }
+
+// Installed is where the program is, as people know it.
+func (r Runtime) Installed() string { return cmp.Or(r.From, r.Path) }
 
 // Parse reads a program of the configuration with options of its own after it.
 func Parse(command string) Runtime {

@@ -62,6 +62,7 @@ type Config struct {
 type Runtime struct {
 	cfg        Config
 	cgroups    *cgroup.Root
+	programs   oci.Programs
 	images     *image.Store
 	sandboxes  *sandbox.Manager
 	containers *container.Manager
@@ -88,10 +89,11 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err := errors.Join(sweepSealed(groups, cfg), sweepUnknown(groups, cfg)); err != nil {
 		return nil, err
 	}
-	if cfg, err = complete(ctx, cfg, groups.Mode()); err != nil {
+	cfg, programs, err := complete(ctx, cfg, groups.Mode())
+	if err != nil {
 		return nil, err
 	}
-	r := &Runtime{cfg: cfg, cgroups: groups, imported: make(chan struct{})}
+	r := &Runtime{cfg: cfg, cgroups: groups, programs: programs, imported: make(chan struct{})}
 	host, err := oci.ReadHost(r.cgroups.Mode() == cgroup.V2)
 	if err != nil {
 		return nil, err
@@ -145,30 +147,31 @@ func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sa
 func (r *Runtime) containerRun() string { return filepath.Join(r.cfg.RunDir, "containers") }
 
 // complete finds programs and makes directories.
-func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, error) {
+func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, oci.Programs, error) {
 	if os.Geteuid() != 0 {
-		return cfg, errors.New("the container runtime needs root: run shoal-agent as root")
+		return cfg, oci.Programs{}, errors.New("the container runtime needs root: run shoal-agent as root")
 	}
 	if cfg.Conmon == "" {
 		path, err := exec.LookPath("conmon")
 		if err != nil {
-			return cfg, errors.New("conmon is not installed: install it (on Debian: apt install conmon)")
+			return cfg, oci.Programs{}, errors.New("conmon is not installed: install it (on Debian: apt install conmon)")
 		}
 		cfg.Conmon = path
 	}
-	runtimes, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid, cfg.Hybrid)
+	programs, err := oci.Find(cfg.RunDir, mode == cgroup.Hybrid, cfg.Hybrid)
 	if _, other := cfg.Runtimes[""]; err != nil && !other {
-		return cfg, err
+		return cfg, programs, err
 	}
+	runtimes := maps.Clone(programs.Named)
 	if runtimes == nil {
 		runtimes = map[string]oci.Runtime{}
 	}
 	given := map[string]oci.Runtime{}
 	for name, rt := range cfg.Runtimes {
 		if known, ok := runtimes[rt.Path]; ok {
-			rt.Path = known.Path // runc or crun, the latter wrapped where need be
+			rt.Path, rt.From = known.Path, known.From // runc or crun, the latter wrapped where need be
 		} else if rt.Path, err = exec.LookPath(rt.Path); err != nil {
-			return cfg, fmt.Errorf("runtime handler %q: %w", name, err)
+			return cfg, oci.Programs{}, fmt.Errorf("runtime handler %q: %w", name, err)
 		}
 		given[name] = rt
 	}
@@ -187,17 +190,17 @@ func complete(ctx context.Context, cfg Config, mode cgroup.Mode) (Config, error)
 	// The root of a user namespace goes through RunDir to its container.
 	for d, mode := range map[string]fs.FileMode{cfg.DataDir: 0o700, cfg.RunDir: 0o711} {
 		if err := errors.Join(os.MkdirAll(d, mode), os.Chmod(d, mode)); err != nil {
-			return cfg, fmt.Errorf("make runtime directory: %w", err)
+			return cfg, oci.Programs{}, fmt.Errorf("make runtime directory: %w", err)
 		}
 	}
 	for _, rt := range runtimes {
 		if rt.Direct() { // else the program's own affair
 			if err := oci.PrivateDir(rt.Root, oci.IDs{}); err != nil {
-				return cfg, fmt.Errorf("make runtime directory: %w", err)
+				return cfg, oci.Programs{}, fmt.Errorf("make runtime directory: %w", err)
 			}
 		}
 	}
-	return cfg, nil
+	return cfg, programs, nil
 }
 
 // podUIDLabel is what the kubelet names a container's pod by.
@@ -205,5 +208,5 @@ const podUIDLabel = "io.kubernetes.pod.uid"
 
 // Close lets go of the state; containers go on.
 func (r *Runtime) Close(context.Context) error {
-	return errors.Join(r.stream.Close(), r.containers.Close(), r.images.Close())
+	return errors.Join(r.stream.Close(), r.containers.Close(), r.images.Close(), r.programs.Close())
 }

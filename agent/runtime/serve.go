@@ -160,10 +160,10 @@ func (r *Runtime) tellHoles(ctx context.Context) {
 		known, err := rt.KnownHoles(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
-			r.cfg.Log.Warn("cannot tell whether the OCI runtime has known holes", "program", rt.Path, "err", err)
+			r.cfg.Log.Warn("cannot tell whether the OCI runtime has known holes", "program", rt.Installed(), "err", err)
 		case known != "":
 			r.cfg.Log.Warn("the OCI runtime has known ways out of a container, unless your distribution closed them in this version: upgrade it",
-				"program", rt.Path, "open", known)
+				"program", rt.Installed(), "open", known)
 		}
 	}
 }

@@ -1,0 +1,53 @@
+package oci
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestGuard checks that a program is run from a mount that nothing is written through, that
+// what is installed in its place later is run then, and that all ends with Close.
+func TestGuard(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "crun")
+	install := func(says string) {
+		t.Helper()
+		if err := os.WriteFile(program+".new", []byte("#!/bin/sh\necho "+says+" \"$@\"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(program+".new", program); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install("old")
+	through, guarded, err := guard(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Base(through) != "crun" {
+		t.Errorf("%s is not known for what it is", through)
+	}
+	if f, err := os.OpenFile(through, os.O_WRONLY, 0); err == nil {
+		f.Close()
+		t.Error("it can be written to")
+	}
+	for _, version := range []string{"old", "new"} {
+		install(version)
+		out, err := exec.Command(through, "list").CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != version+" list" {
+			t.Errorf("it says %q, %v, want %q", got, err, version+" list")
+		}
+	}
+	if err := guarded.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(through); err == nil {
+		t.Error("it is still there after Close")
+	}
+	if through, _, err := guard(filepath.Join(dir, "missing")); err == nil {
+		t.Errorf("a program that is missing is run as %s", through)
+	}
+}
