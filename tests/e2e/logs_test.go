@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,6 +63,14 @@ func logFiles(t *testing.T, agent *harness.Agent) (names []string, largest, all 
 	return names, largest, all
 }
 
+// lineCount counts the lines that are written to it.
+type lineCount struct{ atomic.Int64 }
+
+func (n *lineCount) Write(p []byte) (int, error) {
+	n.Add(int64(bytes.Count(p, []byte("\n"))))
+	return len(p), nil
+}
+
 // TestLogsNeverPassTheirSize: a log is begun anew before it is too large, by the container's
 // monitor itself: also between two looks of the agent, and with none. Who writes at a pace
 // that a disk can take loses nothing, nor does who reads.
@@ -84,9 +95,13 @@ func TestLogsNeverPassTheirSize(t *testing.T) {
 	s.ready("talker")
 
 	followed := make(chan string, 1)
+	var heard lineCount
 	go func() {
-		out, _ := cluster.KubectlCommand(s.args([]string{"logs", "-f", "talker"})...).Output()
-		followed <- string(out)
+		var out strings.Builder
+		cmd := cluster.KubectlCommand(s.args([]string{"logs", "-f", "talker"})...)
+		cmd.Stdout = io.MultiWriter(&out, &heard)
+		_ = cmd.Run() // the agent that it asks is killed
+		followed <- out.String()
 	}()
 	wait := func(name string) {
 		t.Helper()
@@ -134,6 +149,9 @@ func TestLogsNeverPassTheirSize(t *testing.T) {
 	}
 	consecutive(kept)
 
+	harness.Eventually(t, "who follows the log has it", func() (bool, string) {
+		return heard.Load() >= 40_000, fmt.Sprint(heard.Load(), " lines")
+	})
 	before := pids(t, s.ns)
 	if err := agent.Kill(); err != nil {
 		t.Fatal(err)
