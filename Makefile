@@ -12,7 +12,7 @@ UP_FLAGS ?=
 # Static binaries, and one set of compiled packages for programs and tests.
 export CGO_ENABLED := 0
 
-.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-build conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
+.PHONY: all setup build images test-images kubectl helm run down test test-unit test-e2e test-model test-chaos test-containerd gvisor fuzz critest conformance conformance-failed conformance-build conformance-subset node-suite netpol-conformance gateway-conformance csi-e2e csi-sanity s3 lint bench gossip-bench gossip-virtual peer-bench api-diff api-diff-replay ecosystem cni-conformance clean help FORCE fleet chaos install deb rpm
 
 all: build images ## build the binaries and the example image
 
@@ -73,9 +73,9 @@ down: ## stop the cluster that `make run` started
 # Clusters wait more than they compute: the unit tests take what they leave of the
 # machine, at a lower priority. Each prints its lines when it is over.
 test: setup build images test-images kubectl helm bin/gotestsum ## run all tests of this machine
-	@$(MAKE) --no-print-directory -j2 --output-sync=target UNIT_NICE='nice -n 10' test-unit test-e2e
+	@$(MAKE) --no-print-directory -j2 --output-sync=target UNIT_NICE='nice -n 10' test-unit test-e2e test-model
 	@echo "The slowest:"
-	@cat bin/test-unit.json bin/test-e2e.json | bin/gotestsum tool slowest --num 10
+	@cat bin/test-unit.json bin/test-e2e.json bin/test-model.json | bin/gotestsum tool slowest --num 10
 
 # gotestsum runs go test and prints its lines; its exit status is that of the tests.
 # One or two tests that fail are run once more, unless they met a data race or a panic:
@@ -98,6 +98,9 @@ SHUFFLE ?= off
 test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
 	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd|gvisor)' | tr '\n' ' ')" -- \
 		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $(TELL_FAILURES)
+
+test-model: bin/gotestsum ## models whose every state is looked at, without the race detector
+	@$(UNIT_NICE) $(GO_TEST) ./agent/fence -- -run 'Writers|Needed' -timeout 25m $(TELL_FAILURES)
 
 test-e2e: bin/gotestsum ## whole clusters in network namespaces
 	@$(GO_TEST) ./tests/e2e/... -- -count=1 -timeout 25m $(TELL_FAILURES)
