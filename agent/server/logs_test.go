@@ -59,7 +59,8 @@ func TestLogsOfPodBeingRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newServer(newCluster("reader get proxy"))
-	s.Pods = onePod{pod: Pod{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}}, Observed: &record.Observed{}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "1"}}
+	s.Pods = onePod{pod: Pod{Pod: pod, Observed: &record.Observed{}}}
 	s.PastLogs = func(p Past) (logs.File, bool) {
 		return logs.File{Dir: dir, Path: file}, p == Past{Namespace: "ns", Pod: "p", UID: "1", Container: "c"}
 	}
