@@ -82,7 +82,11 @@ test: setup build images test-images kubectl helm bin/gotestsum ## run all tests
 # a machine whose cores others use stands still for seconds now and then. Such a test
 # is named at the end as FLAKY, a bug to mend; RERUNS=0 looks for them.
 RERUNS ?= 1
-GO_TEST = env PATH="$(dir $(shell command -v $(GO))):$$PATH" bin/gotestsum --hide-summary skipped --jsonfile bin/$@.json -f standard-quiet \
+# Test programs are large and run once: where memory has room they are not written to the disk.
+LINK_DIR := $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 ] 2>/dev/null && \
+	! findmnt -no OPTIONS -T /dev/shm | grep -qw noexec && echo /dev/shm)
+GO_TEST = env PATH="$(dir $(shell command -v $(GO))):$$PATH" $(if $(LINK_DIR),GOTMPDIR=$(LINK_DIR)) \
+	bin/gotestsum --hide-summary skipped --jsonfile bin/$@.json -f standard-quiet \
 	--rerun-fails=$(RERUNS) --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --packages
 TELL_FAILURES = || rc=$$?; $(GO) run ./tests/failures <bin/$@.json; exit $${rc:-0}
 
