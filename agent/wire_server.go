@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -149,12 +150,14 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		AllPods: useOfAllPods(b.runtime),
 		Network: nodeNetwork,
 
-		Build:  stats.Build{Version: node.Version, Commit: commit()},
-		CPUs:   b.facts.CPUs,
-		Groups: groupsOf(b.runtime.builtin),
-		Images: imageNames(b.runtime),
-		Counts: b.counts,
-		Probes: p.probes.Show,
+		Build:      stats.Build{Version: node.Version, Commit: commit()},
+		CPUs:       b.facts.CPUs,
+		Groups:     groupsOf(b.runtime.builtin),
+		LayerDisks: layerDisks(b),
+		Machine:    func() (stats.Group, error) { return stats.ReadMachine(b.facts.MemoryBytes) },
+		Images:     imageNames(b.runtime),
+		Counts:     b.counts,
+		Probes:     p.probes.Show,
 		Volumes: func(ctx context.Context) (list []stats.Volume) {
 			for _, v := range p.volumes.Measure(ctx) {
 				list = append(list, stats.Volume{
@@ -244,6 +247,24 @@ func commit() string {
 		}
 	}
 	return ""
+}
+
+// layerDisks are those that the built-in runtime's layers are on; none with another.
+func layerDisks(b base) (list []cgroup.Disk) {
+	if b.runtime.builtin == nil {
+		return nil
+	}
+	numbers, err := host.Disks([]string{b.cfg.DataDir})
+	if err != nil {
+		b.log.Warn("metrics lack disks that containers have not used yet", "err", err)
+	}
+	for _, n := range numbers {
+		var d cgroup.Disk
+		if _, err := fmt.Sscanf(n, "%d:%d", &d.Major, &d.Minor); err == nil {
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // groupsOf measures the groups of the built-in runtime; nil with another.

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -37,6 +34,8 @@ type Group struct {
 	// LayerBytes is what a container's writable layer takes.
 	LayerBytes int64
 	Interfaces []Interface
+	// FileSystems are the machine's; none of another group.
+	FileSystems []host.BlockFileSystem
 	// Known says which of these were measured.
 	Known Known
 }
@@ -83,6 +82,14 @@ func (p *Provider) Containers(ctx context.Context, out io.Writer) error {
 	groups, err := p.groups(ctx)
 	if err != nil {
 		return err
+	}
+	for i := range groups {
+		groups[i].Disks = withIdle(groups[i].Disks, p.LayerDisks)
+	}
+	if p.Machine != nil {
+		if machine, err := p.Machine(); err == nil {
+			groups = append(groups, machine)
+		}
 	}
 	page := metrics.NewPage(out)
 	disks := diskNames{}
@@ -307,68 +314,6 @@ var memoryFamilies = []groupFamily{
 		limit(func(*criv1.LinuxContainerResources) (int64, bool) { return 0, true })},
 	{"container_spec_memory_swap_limit_bytes", metrics.Gauge, KnowsAll, "Memory swap limit for the container.",
 		limit(func(l *criv1.LinuxContainerResources) (int64, bool) { return max(0, l.MemorySwapLimitInBytes), true })},
-}
-
-// diskNames finds the names of block devices; those that were asked for are known.
-type diskNames map[[2]uint64]string
-
-// name is the device's, as in /dev; "" for one that has none: no disk is behind it.
-func (n diskNames) name(d cgroup.Disk) string {
-	key := [2]uint64{d.Major, d.Minor}
-	name, known := n[key]
-	if !known {
-		target, err := os.Readlink("/sys/dev/block/" + number(d.Major) + ":" + number(d.Minor))
-		if err == nil {
-			name = "/dev/" + filepath.Base(target)
-		}
-		n[key] = name
-	}
-	return name
-}
-
-func number(n uint64) string { return strconv.FormatUint(n, 10) }
-
-func diskFamilies(names diskNames) []groupFamily {
-	each := func(of func(cgroup.Disk) uint64) func(*Group, put) {
-		return func(g *Group, put put) {
-			for _, d := range g.Disks {
-				if name := names.name(d); name != "" {
-					put(float64(of(d)), "device", name)
-				}
-			}
-		}
-	}
-	return []groupFamily{
-		{"container_fs_reads_bytes_total", metrics.Counter, KnowsAll, "Cumulative count of bytes read",
-			each(func(d cgroup.Disk) uint64 { return d.ReadBytes })},
-		{"container_fs_reads_total", metrics.Counter, KnowsAll, "Cumulative count of reads completed",
-			each(func(d cgroup.Disk) uint64 { return d.Reads })},
-		{"container_fs_writes_bytes_total", metrics.Counter, KnowsAll, "Cumulative count of bytes written",
-			each(func(d cgroup.Disk) uint64 { return d.WrittenBytes })},
-		{"container_fs_writes_total", metrics.Counter, KnowsAll, "Cumulative count of writes completed",
-			each(func(d cgroup.Disk) uint64 { return d.Writes })},
-		{"container_blkio_device_usage_total", metrics.Counter, KnowsAll, "Blkio Device bytes usage",
-			func(g *Group, put put) {
-				for _, d := range g.Disks {
-					device := []string{"device", names.name(d), "major", number(d.Major), "minor", number(d.Minor), "operation"}
-					put(float64(d.ReadBytes), append(device, "Read")...)
-					put(float64(d.WrittenBytes), append(device, "Write")...)
-				}
-			}},
-		{"container_fs_usage_bytes", metrics.Gauge, KnowsLayer,
-			"Number of bytes that are consumed by the container on this filesystem.",
-			func(g *Group, put put) {
-				if g.Container != "" {
-					put(float64(g.LayerBytes), "device", "")
-				}
-			}},
-		{"container_pressure_io_waiting_seconds_total", metrics.Counter, KnowsAll,
-			"Total time duration tasks in the container have waited due to IO congestion.",
-			stalled(func(s *cgroup.Stats) *host.Pressure { return s.IOStall }, some)},
-		{"container_pressure_io_stalled_seconds_total", metrics.Counter, KnowsAll,
-			"Total time duration no tasks in the container could make progress due to IO congestion.",
-			stalled(func(s *cgroup.Stats) *host.Pressure { return s.IOStall }, full)},
-	}
 }
 
 var networkFamilies = []groupFamily{

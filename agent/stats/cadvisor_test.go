@@ -23,6 +23,8 @@ func TestContainersOfGroups(t *testing.T) {
 	p := newProvider(&measured{})
 	p.CPUs = 2
 	p.Groups = func(context.Context) []Group { return groups(someDisk(t)) }
+	p.LayerDisks = []cgroup.Disk{{Major: someDisk(t).Major, Minor: someDisk(t).Minor}}
+	p.Machine = func() (Group, error) { return machine, nil }
 	got := string(text(t, p.Containers))
 	name := diskNames{}.name(someDisk(t))
 	got = strings.ReplaceAll(got, `"`+name+`"`, `"/dev/DISK"`)
@@ -35,6 +37,22 @@ func TestContainersOfGroups(t *testing.T) {
 	if missing := dashboards.Missing(got, "cadvisor"); len(missing) > 0 {
 		t.Errorf("dashboards miss %v", missing)
 	}
+}
+
+// machine has one file system.
+var machine = Group{
+	Path: "/", Known: KnowsCPU | KnowsMemory | KnowsSwap,
+	Use: cgroup.Stats{
+		CPUNanos: 9_000_000_000, Memory: 900, WorkingSet: 900, RSS: 800, PageFaults: 30, MajorPageFaults: 2,
+	},
+	FileSystems: []host.BlockFileSystem{{
+		Device: "vda1", Space: host.FileSystem{Bytes: 1000, Used: 600, Inodes: 50, InodesFree: 20},
+		Use: host.DeviceUse{
+			Read:     host.Transfers{Completed: 1, Merged: 2, Sectors: 3, Time: 4 * time.Second},
+			Written:  host.Transfers{Completed: 5, Merged: 6, Sectors: 7, Time: 8 * time.Second},
+			InFlight: 9, Busy: 10 * time.Second, Weighted: 11 * time.Second,
+		},
+	}},
 }
 
 // someDisk is one that this machine has.
@@ -95,4 +113,15 @@ func groups(disk cgroup.Disk) []Group {
 		Path: "/kubepods/podU/c2", Known: KnowsAll, Limits: &criv1.LinuxContainerResources{CpuShares: 2},
 	}
 	return []Group{pod, limited, free}
+}
+
+// TestMachine: what is told of this machine is something.
+func TestMachine(t *testing.T) {
+	g, err := ReadMachine(1 << 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g.Known&KnowsAll == KnowsAll || g.Use.CPUNanos == 0 || g.Use.Memory == 0 || g.Use.RSS == 0 {
+		t.Errorf("%+v", g)
+	}
 }

@@ -64,7 +64,12 @@ type Provider struct {
 	// Groups measures the pods' control groups; nil: what the CRI tells of them
 	// must do, and Images names the images of containers by their IDs.
 	Groups func(ctx context.Context) []Group
-	Images func(ctx context.Context) map[string]string
+	// LayerDisks are those that containers' layers are on. Groups tells nothing of one
+	// that a group did not use yet.
+	LayerDisks []cgroup.Disk
+	// Machine measures the whole machine.
+	Machine func() (Group, error)
+	Images  func(ctx context.Context) map[string]string
 	// Counts is what the agent's parts count.
 	Counts *metrics.Agent
 	// Probes writes what came of probes.
