@@ -38,42 +38,43 @@ type kubeletConfiguration struct {
 
 	PreloadedImagesVerificationAllowlist []string `json:"preloadedImagesVerificationAllowlist,omitempty"`
 
-	EnableDebuggingHandlers      bool              `json:"enableDebuggingHandlers"`
-	EnableSystemLogHandler       *bool             `json:"enableSystemLogHandler,omitempty"`
-	ClusterDomain                string            `json:"clusterDomain,omitempty"`
-	ClusterDNS                   []string          `json:"clusterDNS,omitempty"`
-	NodeStatusReportFrequency    metav1.Duration   `json:"nodeStatusReportFrequency"`
-	NodeLeaseDurationSeconds     int32             `json:"nodeLeaseDurationSeconds,omitempty"`
-	CgroupRoot                   string            `json:"cgroupRoot,omitempty"`
-	CgroupsPerQOS                bool              `json:"cgroupsPerQOS"`
-	CgroupDriver                 string            `json:"cgroupDriver,omitempty"`
-	SingleProcessOOMKill         bool              `json:"singleProcessOOMKill"`
-	CPUManagerPolicy             string            `json:"cpuManagerPolicy"`
-	CPUManagerPolicyOptions      map[string]string `json:"cpuManagerPolicyOptions,omitempty"`
-	ReservedSystemCPUs           string            `json:"reservedSystemCPUs,omitempty"`
-	MemoryManagerPolicy          string            `json:"memoryManagerPolicy"`
-	TopologyManagerPolicy        string            `json:"topologyManagerPolicy"`
-	TopologyManagerScope         string            `json:"topologyManagerScope"`
-	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions,omitempty"`
-	CPUCFSQuotaPeriod            metav1.Duration   `json:"cpuCFSQuotaPeriod"`
-	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
-	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor,omitempty"`
-	FailSwapOn                   bool              `json:"failSwapOn"`
-	MemorySwap                   config.MemorySwap `json:"memorySwap"`
-	MaxPods                      int               `json:"maxPods,omitempty"`
-	PodCIDR                      string            `json:"podCIDR,omitempty"`
-	PodPidsLimit                 *int64            `json:"podPidsLimit,omitempty"`
-	ResolverConfig               string            `json:"resolvConf,omitempty"`
-	CPUCFSQuota                  bool              `json:"cpuCFSQuota"`
-	NodeStatusMaxImages          int               `json:"nodeStatusMaxImages"`
-	SerializeImagePulls          bool              `json:"serializeImagePulls"`
-	MaxParallelImagePulls        int               `json:"maxParallelImagePulls,omitempty"`
-	EvictionHard                 map[string]string `json:"evictionHard,omitempty"`
-	EvictionSoft                 map[string]string `json:"evictionSoft,omitempty"`
-	EvictionSoftGracePeriod      map[string]string `json:"evictionSoftGracePeriod,omitempty"`
-	EvictionMinimumReclaim       map[string]string `json:"evictionMinimumReclaim,omitempty"`
-	EvictionMaxPodGracePeriod    int32             `json:"evictionMaxPodGracePeriod,omitempty"`
-	MergeDefaultEvictionSettings bool              `json:"mergeDefaultEvictionSettings"`
+	EnableDebuggingHandlers      bool                  `json:"enableDebuggingHandlers"`
+	EnableSystemLogHandler       *bool                 `json:"enableSystemLogHandler,omitempty"`
+	ClusterDomain                string                `json:"clusterDomain,omitempty"`
+	ClusterDNS                   []string              `json:"clusterDNS,omitempty"`
+	NodeStatusReportFrequency    metav1.Duration       `json:"nodeStatusReportFrequency"`
+	NodeLeaseDurationSeconds     int32                 `json:"nodeLeaseDurationSeconds,omitempty"`
+	CgroupRoot                   string                `json:"cgroupRoot,omitempty"`
+	CgroupsPerQOS                bool                  `json:"cgroupsPerQOS"`
+	CgroupDriver                 string                `json:"cgroupDriver,omitempty"`
+	SingleProcessOOMKill         bool                  `json:"singleProcessOOMKill"`
+	CPUManagerPolicy             string                `json:"cpuManagerPolicy"`
+	CPUManagerPolicyOptions      map[string]string     `json:"cpuManagerPolicyOptions,omitempty"`
+	ReservedSystemCPUs           string                `json:"reservedSystemCPUs,omitempty"`
+	MemoryManagerPolicy          string                `json:"memoryManagerPolicy"`
+	TopologyManagerPolicy        string                `json:"topologyManagerPolicy"`
+	TopologyManagerScope         string                `json:"topologyManagerScope"`
+	TopologyManagerPolicyOptions map[string]string     `json:"topologyManagerPolicyOptions,omitempty"`
+	CPUCFSQuotaPeriod            metav1.Duration       `json:"cpuCFSQuotaPeriod"`
+	MemoryReservationPolicy      string                `json:"memoryReservationPolicy"`
+	MemoryThrottlingFactor       *float64              `json:"memoryThrottlingFactor,omitempty"`
+	FailSwapOn                   bool                  `json:"failSwapOn"`
+	MemorySwap                   config.MemorySwap     `json:"memorySwap"`
+	MaxPods                      int                   `json:"maxPods,omitempty"`
+	PodCIDR                      string                `json:"podCIDR,omitempty"`
+	PodPidsLimit                 *int64                `json:"podPidsLimit,omitempty"`
+	UserNamespaces               config.UserNamespaces `json:"userNamespaces,omitzero"`
+	ResolverConfig               string                `json:"resolvConf,omitempty"`
+	CPUCFSQuota                  bool                  `json:"cpuCFSQuota"`
+	NodeStatusMaxImages          int                   `json:"nodeStatusMaxImages"`
+	SerializeImagePulls          bool                  `json:"serializeImagePulls"`
+	MaxParallelImagePulls        int                   `json:"maxParallelImagePulls,omitempty"`
+	EvictionHard                 map[string]string     `json:"evictionHard,omitempty"`
+	EvictionSoft                 map[string]string     `json:"evictionSoft,omitempty"`
+	EvictionSoftGracePeriod      map[string]string     `json:"evictionSoftGracePeriod,omitempty"`
+	EvictionMinimumReclaim       map[string]string     `json:"evictionMinimumReclaim,omitempty"`
+	EvictionMaxPodGracePeriod    int32                 `json:"evictionMaxPodGracePeriod,omitempty"`
+	MergeDefaultEvictionSettings bool                  `json:"mergeDefaultEvictionSettings"`
 
 	EvictionPressureTransitionPeriod metav1.Duration   `json:"evictionPressureTransitionPeriod"`
 	ImageGCHighThresholdPercent      int               `json:"imageGCHighThresholdPercent"`
@@ -178,6 +179,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		MaxPods:                                c.MaxPods,
 		PodCIDR:                                c.PodCIDR,
 		PodPidsLimit:                           c.PodPidsLimit,
+		UserNamespaces:                         c.UserNamespaces,
 		ResolverConfig:                         c.ResolvConf,
 		CPUCFSQuota:                            c.CFSQuota(),
 		NodeStatusMaxImages:                    c.NodeStatusMaxImages,

@@ -24,6 +24,8 @@ func TestConfigz(t *testing.T) {
 		{Priority: 7, ShutdownGracePeriodSeconds: 9},
 	}
 	cfg.SystemReserved = map[string]string{"cpu": "1"}
+	ids := int64(131072)
+	cfg.UserNamespaces.IDsPerPod = &ids
 	body, err := json.Marshal(kubeletConfig(&cfg))
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +45,8 @@ func TestConfigz(t *testing.T) {
 		k.Authorization.Mode != "Webhook" ||
 		k.Authentication.X509.ClientCAFile != "/ca.crt" || len(k.RegisterWithTaints) != 1 ||
 		k.CgroupRoot != "/pods" ||
-		len(k.ShutdownGracePeriodByPodPriority) != 1 || k.SystemReserved["cpu"] != "1" {
+		len(k.ShutdownGracePeriodByPodPriority) != 1 || k.SystemReserved["cpu"] != "1" ||
+		*k.UserNamespaces.IDsPerPod != ids {
 		t.Errorf("it says %s", body)
 	}
 }

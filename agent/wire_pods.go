@@ -311,6 +311,7 @@ func podHost(b base) (*launch.Host, error) {
 		MemoryBytes:      b.facts.MemoryBytes,
 		Allocatable:      allocatable,
 		PageSizes:        slices.Sorted(maps.Keys(b.facts.HugePages)),
+		UsersPerPod:      b.cfg.UserNamespaces.Users(),
 		SELinux:          selinux.New() != nil,
 		SeccompDefault:   b.cfg.Seccomp(),
 		Unified:          b.runtime.tree.Unified(b.cfg.SingleProcessOOMKill),

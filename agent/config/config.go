@@ -253,6 +253,8 @@ type Config struct {
 	// PodPidsLimit is how many processes and threads a pod may have, -1: as many
 	// as the node.
 	PodPidsLimit *int64 `json:"podPidsLimit,omitempty"`
+	// UserNamespaces is of pods with users of their own.
+	UserNamespaces UserNamespaces `json:"userNamespaces,omitzero"`
 
 	// SerializeImagePulls has one image pulled at one time. MaxParallelImagePulls is how
 	// many else: 10 unless the file says. Others wait for their turn (ParallelImagePulls).
@@ -339,6 +341,24 @@ type MemorySwap struct {
 	// SwapBehavior NoSwap keeps pods from it. With LimitedSwap a container of a Burstable pod
 	// may use as much of it in proportion as it asks for of the machine's memory.
 	SwapBehavior string `json:"swapBehavior,omitempty"`
+}
+
+// UserNamespaces is of pods with users of their own (KEP-127).
+type UserNamespaces struct {
+	// IDsPerPod is how many users and groups such a pod gets: a multiple of 65536, which is
+	// the default. Pods that have others already keep them.
+	IDsPerPod *int64 `json:"idsPerPod,omitempty"`
+}
+
+// usersUnit is what IDsPerPod is a multiple of.
+const usersUnit = 1 << 16
+
+// Users is IDsPerPod, 0 for the default.
+func (u UserNamespaces) Users() uint32 {
+	if u.IDsPerPod == nil {
+		return 0
+	}
+	return uint32(*u.IDsPerPod)
 }
 
 // MemoryReservation is what the system keeps of a NUMA node, by memory and hugepages-SIZE.

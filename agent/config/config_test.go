@@ -129,12 +129,15 @@ func TestProcessLimits(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Error(err)
 	}
-	none := int64(0)
-	c.PodPidsLimit = &none
+	none, uneven := int64(0), int64(100000)
+	c.PodPidsLimit, c.UserNamespaces.IDsPerPod = &none, &uneven
 	c.SystemReserved = map[string]string{"pids": "1"}
 	c.KubeReserved = map[string]string{"pid": "-1"}
 	err := c.Validate()
-	for _, want := range []string{"podPidsLimit: 0", `systemReserved: "pids" cannot be reserved`, `kubeReserved: pid: "-1" must not be negative`} {
+	for _, want := range []string{
+		"podPidsLimit: 0", "userNamespaces.idsPerPod: 100000",
+		`systemReserved: "pids" cannot be reserved`, `kubeReserved: pid: "-1" must not be negative`,
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %v", want, err)
 		}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func (m *Manager) usersFile(p *corev1.Pod) string { return filepath.Join(m.Host.
 // what it was given first, over restarts of the agent.
 func (m *Manager) usersOf(p *corev1.Pod) (launch.Users, error) {
 	if p.Spec.HostUsers == nil || *p.Spec.HostUsers {
-		return 0, nil
+		return launch.Users{}, nil
 	}
 	m.users.Lock()
 	defer m.users.Unlock()
@@ -28,7 +29,7 @@ func (m *Manager) usersOf(p *corev1.Pod) (launch.Users, error) {
 		u, err = m.allocateUsers(p)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("can't allocate user namespace: %w", err)
+		return launch.Users{}, fmt.Errorf("can't allocate user namespace: %w", err)
 	}
 	return u, nil
 }
@@ -38,33 +39,33 @@ func (m *Manager) usersOf(p *corev1.Pod) (launch.Users, error) {
 func (m *Manager) allocateUsers(p *corev1.Pod) (launch.Users, error) {
 	files, err := filepath.Glob(filepath.Join(m.Host.RootDir, "pods", "*", "userns"))
 	if err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
-	taken := map[launch.Users]bool{}
+	var taken []launch.Users
 	for _, f := range files {
 		u, err := readUsers(f)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // a pod that was removed meanwhile
 		}
 		if err != nil {
-			return 0, err
+			return launch.Users{}, err
 		}
-		taken[u] = true
+		taken = append(taken, u)
 	}
-	u, err := launch.FreeUsers(taken)
+	u, err := launch.FreeUsers(taken, cmp.Or(m.Host.UsersPerPod, launch.UsersPerPod))
 	if err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
 	data, err := json.Marshal(u)
 	if err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
 	if err := os.MkdirAll(m.Host.Dir(p), 0o750); err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
 	file := m.usersFile(p)
 	if err := os.WriteFile(file+".tmp", data, 0o600); err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
 	return u, os.Rename(file+".tmp", file)
 }
@@ -72,11 +73,11 @@ func (m *Manager) allocateUsers(p *corev1.Pod) (launch.Users, error) {
 func readUsers(file string) (launch.Users, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return 0, err
+		return launch.Users{}, err
 	}
 	var u launch.Users
 	if err := json.Unmarshal(data, &u); err != nil {
-		return 0, fmt.Errorf("%s: %w", file, err)
+		return launch.Users{}, fmt.Errorf("%s: %w", file, err)
 	}
 	return u, nil
 }

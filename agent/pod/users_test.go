@@ -16,7 +16,7 @@ import (
 func TestUserNamespaces(t *testing.T) {
 	m := &Manager{Host: &launch.Host{RootDir: t.TempDir()}}
 	no := false
-	first := func(uid string) launch.Users {
+	users := func(uid string) launch.Users {
 		t.Helper()
 		u, err := m.usersOf(
 			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{HostUsers: &no}})
@@ -25,6 +25,7 @@ func TestUserNamespaces(t *testing.T) {
 		}
 		return u
 	}
+	first := func(uid string) uint32 { return users(uid).First }
 	if a, b, again := first("a"), first("b"), first("a"); a != 65536 || b != 131072 || again != a {
 		t.Errorf("a %d, b %d, a again %d", a, b, again)
 	}
@@ -42,7 +43,15 @@ func TestUserNamespaces(t *testing.T) {
 	if d := first("d"); d != 196608 {
 		t.Errorf("d got %d", d)
 	}
-	if u, err := m.usersOf(&corev1.Pod{}); u != 0 || err != nil {
+	// Ranges that are longer from now on are no others' either.
+	m.Host.UsersPerPod = 2 * launch.UsersPerPod
+	if e, again := users("e"), users("a2"); e != (launch.Users{First: 262144, Length: 131072}) || again.First != 393216 {
+		t.Errorf("e got %+v, a2 %+v", e, again)
+	}
+	if b := users("b"); b != (launch.Users{First: 131072, Length: 65536}) {
+		t.Errorf("b has %+v now", b)
+	}
+	if u, err := m.usersOf(&corev1.Pod{}); u != (launch.Users{}) || err != nil {
 		t.Errorf("a pod with the node's users: %v, %v", u, err)
 	}
 }

@@ -1,22 +1,23 @@
 package launch
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// usersPerPod is the kubelet's default of userNamespaces.idsPerPod (KEP-127).
-// Pods get ranges of this length at its multiples; the node's own users have
-// the first.
-const usersPerPod = 65536
+// UsersPerPod is the kubelet's default of userNamespaces.idsPerPod (KEP-127). Ranges begin
+// at multiples of it and have such a length; the node's own users have the first.
+const UsersPerPod = 65536
 
-// Users is the first of the users on the node that a pod's users and groups
-// are; zero is a pod with the node's own. Its JSON is the kubelet's file
-// "userns" in a pod's directory.
-type Users uint32
+// Users are those on the node that a pod's users and groups are: Length of them, from First;
+// zero is a pod with the node's own. Its JSON is the kubelet's file "userns" in a pod's
+// directory.
+type Users struct{ First, Length uint32 }
 
 type idMapping struct {
 	HostID      uint32 `json:"hostId"`
@@ -31,7 +32,7 @@ type idMappings struct {
 
 // MarshalJSON writes the kubelet's file.
 func (u Users) MarshalJSON() ([]byte, error) {
-	ids := []idMapping{{HostID: uint32(u), Length: usersPerPod}}
+	ids := []idMapping{{HostID: u.First, Length: u.Length}}
 	return json.Marshal(idMappings{UIDs: ids, GIDs: ids})
 }
 
@@ -41,30 +42,45 @@ func (u *Users) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &m); err != nil {
 		return err
 	}
-	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] ||
-		m.UIDs[0].Length != usersPerPod || m.UIDs[0].HostID%usersPerPod != 0 || m.UIDs[0].HostID == 0 {
-		return fmt.Errorf("not one range of %d users and groups", usersPerPod)
+	if len(m.UIDs) != 1 || len(m.GIDs) != 1 || m.UIDs[0] != m.GIDs[0] || m.UIDs[0].ContainerID != 0 {
+		return errors.New("not one range of users and groups")
 	}
-	*u = Users(m.UIDs[0].HostID)
+	read := Users{First: m.UIDs[0].HostID, Length: m.UIDs[0].Length}
+	if read.First%UsersPerPod != 0 || read.Length%UsersPerPod != 0 || read.First == 0 || read.Length == 0 ||
+		read.end() > lastUser {
+		return fmt.Errorf("not a range of users and groups in steps of %d", UsersPerPod)
+	}
+	*u = read
 	return nil
 }
 
-// FreeUsers is the lowest range that no other pod has.
-func FreeUsers(taken map[Users]bool) (Users, error) {
-	first := Users(usersPerPod)
-	for taken[first] {
-		if first += usersPerPod; first == 0 {
-			return 0, errors.New("all ranges of user IDs are taken")
+// lastUser is no user's: the kernel takes no range that ends with it.
+const lastUser = 1<<32 - 1
+
+func (u Users) end() uint64 { return uint64(u.First) + uint64(u.Length) }
+
+// FreeUsers is the lowest range of a length that shares no users with those that other pods
+// have, which may have other lengths.
+func FreeUsers(taken []Users, length uint32) (Users, error) {
+	taken = slices.SortedFunc(slices.Values(taken), func(a, b Users) int { return cmp.Compare(a.First, b.First) })
+	first, long := uint64(max(UsersPerPod, length)), uint64(length)
+	for _, other := range taken {
+		if first+long <= uint64(other.First) {
+			break
 		}
+		first = (max(first, other.end()) + long - 1) / long * long // the next multiple
 	}
-	return first, nil
+	if first+long > lastUser {
+		return Users{}, errors.New("all ranges of user IDs are taken")
+	}
+	return Users{First: uint32(first), Length: length}, nil
 }
 
 // namespace is the CRI's form, nil for a pod with the node's users.
 func (u Users) namespace() *criv1.UserNamespace {
-	if u == 0 {
+	if u == (Users{}) {
 		return nil
 	}
-	ids := []*criv1.IDMapping{{HostId: uint32(u), Length: usersPerPod}}
+	ids := []*criv1.IDMapping{{HostId: u.First, Length: u.Length}}
 	return &criv1.UserNamespace{Mode: criv1.NamespaceMode_POD, Uids: ids, Gids: ids}
 }
