@@ -27,6 +27,7 @@ type options struct {
 	focus, skip, list string
 	labels            string
 	node, netpol      bool
+	standalone        bool
 	archives          string
 	failed, missing   bool
 	keep, build       bool
@@ -50,6 +51,7 @@ func main() {
 		"; default LABELS")
 	flag.BoolVar(&o.node, "node", false, "run upstream's suite of nodes, e2e_node, on one node; results are recorded in "+
 		nodeResults)
+	flag.BoolVar(&o.standalone, "standalone", false, "with -node, run the specs of a node without an API server on one")
 	flag.BoolVar(&o.netpol, "netpol", false, "run the suite of ClusterNetworkPolicies; -focus is of its tests' names then")
 	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
 		"storage need and the module proxy lacks; default ARCHIVES")

@@ -34,7 +34,8 @@ import (
 // links to this program.
 
 // nodeSpecs are those of the suite of nodes that -labels does not choose: they need a proxy
-// in front of the runtime, a kubelet without an API server, or images that only upstream has.
+// in front of the runtime, images that only upstream has, or a kubelet without an API server,
+// which -standalone gives them.
 const nodeSpecs = "!Flaky && !Benchmark && !NodeSpecialFeature && !(Feature: containsAny {CriProxy, StandaloneMode})"
 
 const (
@@ -51,6 +52,8 @@ type nodeMachine struct {
 	cluster *harness.Cluster
 	agent   *harness.Agent
 	token   string
+	// standalone: the agent knows no API server. There is one all the same, for the suite.
+	standalone bool
 	// dir is the directory of the run's link to the suite's program, which ginkgo runs it
 	// in: there it writes the kubelet's configuration.
 	dir string
@@ -110,14 +113,23 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
 		// As the kubelet has that the suite would start.
+		unlimited := int64(-1)
+		cfg.PodPidsLimit = &unlimited
 		cfg.EvictionPressureTransitionPeriod = metav1.Duration{Duration: 30 * time.Second}
 	})
 	if err != nil {
 		return nil, c, err
 	}
-	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite")}
+	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite"), standalone: o.standalone}
 	if err := n.start(); err != nil {
 		return nil, c, err
+	}
+	imported := func() error { return waitForImport(suiteArchive, []string{filepath.Join(a.Dir, "agent.log")}) }
+	if o.standalone {
+		if err := n.ready(); err != nil {
+			return nil, c, err
+		}
+		return n, c, imported()
 	}
 	if _, err = c.Kubectl("", "wait", "--for=create", "node/node1", "--timeout=60s"); err == nil {
 		_, err = c.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
@@ -125,7 +137,7 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 	if err != nil {
 		return nil, c, fmt.Errorf("%w: %s", err, a.Logs())
 	}
-	return n, c, waitForImport(suiteArchive, []string{filepath.Join(a.Dir, "agent.log")})
+	return n, c, imported()
 }
 
 // start starts the agent and what the suite needs beside it.
@@ -136,6 +148,16 @@ func (n *nodeMachine) start() error {
 	}
 	if err := yaml.Unmarshal(data, &n.base); err != nil {
 		return err
+	}
+	if n.standalone {
+		delete(n.base, "kubeconfig")
+		delete(n.base, "join")
+		if data, err = yaml.Marshal(n.base); err != nil {
+			return err
+		}
+		if err := os.WriteFile(n.agent.Config(), data, 0o600); err != nil {
+			return err
+		}
 	}
 	if err := os.MkdirAll(filepath.Join(n.agent.Dir, "manifests"), 0o755); err != nil {
 		return err
@@ -268,8 +290,9 @@ var taken = []string{
 	"failSwapOn", "memorySwap", "evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim",
 	"mergeDefaultEvictionSettings", "evictionMaxPodGracePeriod", "evictionPressureTransitionPeriod",
 	"imageGCHighThresholdPercent", "imageGCLowThresholdPercent", "imageMinimumGCAge", "imageMaximumGCAge",
-	"seccompDefault", "podPidsLimit", "maxParallelImagePulls", "serializeImagePulls", "singleProcessOOMKill", "containerLogMaxSize",
-	"containerLogMaxFiles", "shutdownGracePeriod", "shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority",
+	"seccompDefault", "podPidsLimit", "userNamespaces", "maxParallelImagePulls", "serializeImagePulls",
+	"singleProcessOOMKill", "containerLogMaxSize", "containerLogMaxFiles", "shutdownGracePeriod",
+	"shutdownGracePeriodCriticalPods", "shutdownGracePeriodByPodPriority",
 	"allowedUnsafeSysctls", "imagePullCredentialsVerificationPolicy", "preloadedImagesVerificationAllowlist",
 	"enableSystemLogHandler",
 }
@@ -333,6 +356,7 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 		"--container-runtime-endpoint="+runtime, "--image-service-endpoint="+runtime,
 		"--container-runtime-process-name=shoal-agent", "--container-runtime-pid-file=",
 		"--system-spec-file="+filepath.Join(s.report, "system-spec.yaml"),
+		"--standalone-mode="+strconv.FormatBool(n.standalone),
 		"--report-dir="+s.report, "--dns-domain=cluster.local", "--config-dir="+filepath.Join(s.report, "kubelet.conf.d"))
 	n.mu.Lock()
 	n.wanted = true
@@ -373,7 +397,7 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 
 // writeConfiguration writes the kubelet's configuration where the suite looks for it.
 func (n *nodeMachine) writeConfiguration(report string) error {
-	text, err := n.cluster.Kubectl("", "get", "--raw", "/api/v1/nodes/node1/proxy/configz")
+	text, err := n.configz()
 	if err != nil {
 		return err
 	}
@@ -391,6 +415,15 @@ func (n *nodeMachine) writeConfiguration(report string) error {
 		return err
 	}
 	return os.WriteFile(n.configuration(), configz.Kubelet, 0o644)
+}
+
+// configz is what the agent tells of its configuration.
+func (n *nodeMachine) configz() (string, error) {
+	if !n.standalone {
+		return n.cluster.Kubectl("", "get", "--raw", "/api/v1/nodes/node1/proxy/configz")
+	}
+	out, err := n.agent.Command("curl", "-sf", "http://127.0.0.1:10255/configz").Output()
+	return string(out), err
 }
 
 func (n *nodeMachine) configuration() string { return filepath.Join(n.dir, "kubelet-config") }

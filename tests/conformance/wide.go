@@ -100,6 +100,9 @@ func (o options) wideRecord() (file, begin string) {
 
 // labelFilter is the filter that -labels means; without it, conformance.
 func (o options) labelFilter() string {
+	if o.labels == "" && o.standalone {
+		return "Feature: containsAny StandaloneMode"
+	}
 	if o.labels == "" && o.node {
 		return nodeSpecs
 	}
