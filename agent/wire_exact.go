@@ -43,6 +43,10 @@ type exact struct {
 	// gave CPUs away: forget removes what that one kept once all run on all of them again.
 	pool   *cpu.Pool
 	forget func()
+	// running are the pods that there are, throttle limits one's CPU time again.
+	running  func() []*corev1.Pod
+	throttle func(ctx context.Context, pod types.UID) error
+	log      *slog.Logger
 	// stores are to be closed.
 	stores []interface{ Close() }
 }
@@ -62,7 +66,7 @@ func newExact(cfg *config.Config, facts host.Facts, kept stores, devices *plugin
 	} else if err != nil {
 		machine = &topology.Machine{} // nobody asks
 	}
-	e := &exact{plugged: devices}
+	e := &exact{plugged: devices, log: log}
 	if err := e.addCPUs(cfg, kept, machine, runtime, counts, log); err != nil {
 		return nil, err
 	}
@@ -263,6 +267,7 @@ func newPool(runtime containers, of func(types.UID, string) string, log *slog.Lo
 
 // follow has what is given freed with the pods.
 func (e *exact) follow(pods *pod.Manager) {
+	e.running, e.throttle = pods.Pods, pods.Throttle
 	if e.cpus != nil {
 		e.cpus.Ledger.Ending = pods.Ending
 	}
@@ -343,13 +348,33 @@ func asksForOther(name corev1.ResourceName, p, allocated *corev1.Pod) (other boo
 
 // run keeps containers on their CPUs until ctx ends.
 func (e *exact) run(ctx context.Context) error {
+	if !e.pool.Settle(ctx) {
+		return nil
+	}
+	limited := e.limit(ctx)
 	if e.forget == nil {
 		return e.pool.Run(ctx)
 	}
-	if e.pool.Settle(ctx) {
+	if limited {
 		e.forget()
 	}
 	return nil
+}
+
+// limit has pods keep to their limits of CPU time that may have had CPUs of their own, and have
+// none now: the policy is another one, or their CPUs are reserved or gone. It tells whether all do.
+func (e *exact) limit(ctx context.Context) bool {
+	all := true
+	for _, p := range e.running() {
+		if launch.QoS(p) != corev1.PodQOSGuaranteed || e.unthrottled(p) {
+			continue
+		}
+		if err := e.throttle(ctx, p.UID); err != nil && ctx.Err() == nil {
+			e.log.Warn("a pod that has no CPUs of its own any more may use more CPU time than its limit", "err", err)
+			all = false
+		}
+	}
+	return all && ctx.Err() == nil
 }
 
 // Reasons of events of pods that wait: for the devices of a plugin, and for what pods have

@@ -232,6 +232,18 @@ func (f *fakeCRI) ContainerStats(context.Context, string) (*criv1.ContainerStats
 	return &criv1.ContainerStats{Memory: &criv1.MemoryUsage{UsageBytes: &criv1.UInt64Value{Value: 50 << 20}}}, nil
 }
 
+// quota is that of CPU time that the newest container of a name was given later.
+func (f *fakeCRI) quota(name string) int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.containers {
+		if c.Metadata.Name == name && c.State == criv1.ContainerState_CONTAINER_RUNNING {
+			return c.Resources.GetLinux().GetCpuQuota()
+		}
+	}
+	return 0
+}
+
 // memory is the limit that the newest container of a name was given later.
 func (f *fakeCRI) memory(name string) int64 {
 	f.mu.Lock()

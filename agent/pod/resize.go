@@ -471,7 +471,7 @@ func (m *Manager) resize(ctx context.Context, p *corev1.Pod, z resized) error {
 		Unified:            m.Host.MemoryFiles(p, z.c),
 		CpuShares:          to.CpuShares,
 		CpuPeriod:          to.CpuPeriod,
-		CpuQuota:           to.CpuQuota,
+		CpuQuota:           m.quota(p, z.c, to),
 		MemoryLimitInBytes: to.MemoryLimitInBytes,
 	}
 	err := m.Runtime.UpdateContainerResources(ctx, z.id, &criv1.ContainerResources{Linux: linux})

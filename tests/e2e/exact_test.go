@@ -131,6 +131,10 @@ func TestExactResources(t *testing.T) {
 	for _, pod := range []string{"own", "shared", "later"} {
 		on(pod, all)
 	}
+	harness.Eventually(t, "its limit of CPU time binds again", func() (bool, string) {
+		quotas := fmt.Sprint(quotasOf(uid))
+		return quotas == "[100000 100000]", quotas
+	})
 	harness.Eventually(t, "nothing is kept of CPUs", func() (bool, string) {
 		_, err := os.Stat(filepath.Join(agent.Dir, "agent", "checkpoint", "cpus"))
 		return errors.Is(err, fs.ErrNotExist), fmt.Sprint(err)

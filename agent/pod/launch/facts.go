@@ -69,6 +69,14 @@ type Pinned struct {
 	Exclusive bool
 }
 
+// Quota is what is left of a container's quota of CPU time: none where it has CPUs for itself.
+func (p Pinned) Quota(quota int64) int64 {
+	if p.Exclusive {
+		return unlimited
+	}
+	return quota
+}
+
 // SandboxFacts is all that one sandbox is made of.
 type SandboxFacts struct {
 	Host *Host

@@ -143,9 +143,7 @@ func containerResources(c *container) error {
 	if c.Pinned != nil {
 		pinned := c.Pinned(c.Container)
 		r.CpusetCpus, r.CpusetMems = pinned.CPUs, pinned.Mems
-		if pinned.Exclusive {
-			r.CpuQuota = unlimited
-		}
+		r.CpuQuota = pinned.Quota(r.CpuQuota)
 	}
 	c.config.Linux.Resources = r
 	return nil
