@@ -104,7 +104,7 @@ func TestRemoteManifests(t *testing.T) {
 // TestRemotePod: what is made of a manifest says where it is from, and is another pod when
 // the manifest is.
 func TestRemotePod(t *testing.T) {
-	s := &Static{Node: "n1", Remote: &Remote{URL: "http://a/"}}
+	s := &Static{Node: "n1", Remote: &Remote{URL: "http://a/"}, Log: slog.New(slog.DiscardHandler)}
 	uid := map[types.UID]bool{}
 	for _, text := range []string{manifest("p", "i:1"), manifest("p", "i:2")} {
 		pods, err := s.parse([]byte(text))
@@ -119,10 +119,26 @@ func TestRemotePod(t *testing.T) {
 	if len(uid) != 2 {
 		t.Errorf("%v", uid)
 	}
-	_, err := s.parse([]byte("{kind: PodList, apiVersion: v1, items: [{kind: Service, apiVersion: v1}]}"))
+	// Of two of a name the first runs.
+	var err error
+	if s.remote, err = s.parse([]byte(`{"kind":"PodList","apiVersion":"v1","items":[` + item("p", "i:1") + "," +
+		item("q", "i") + "," + item("p", "i:2") + "]}")); err != nil {
+		t.Fatal(err)
+	}
+	named := s.named()
+	p := named[types.NamespacedName{Namespace: "ns", Name: "p-n1"}]
+	if len(named) != 2 || p.Spec.Containers[0].Image != "i:1" {
+		t.Errorf("%v", named)
+	}
+	_, err = s.parse([]byte("{kind: PodList, apiVersion: v1, items: [{kind: Service, apiVersion: v1}]}"))
 	if err == nil || !strings.Contains(err.Error(), "items[0]") {
 		t.Error(err)
 	}
+}
+
+func item(pod, image string) string {
+	return fmt.Sprintf(`{"metadata": {"name": %q, "namespace": "ns"}, "spec": {"containers": [{"name": "c", "image": %q}]}}`,
+		pod, image)
 }
 
 // FuzzRemote: whatever a server answers makes no panic, and no pod without a name.
@@ -130,7 +146,7 @@ func FuzzRemote(f *testing.F) {
 	f.Add([]byte(manifest("p", "i")))
 	f.Add([]byte(`{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"p"},"spec":{"containers":[{"name":"c"}]}}]}`))
 	f.Add([]byte("{kind: PodList, apiVersion: v1, items: [null]}"))
-	s := &Static{Node: "n1", Remote: &Remote{URL: "http://a/"}}
+	s := &Static{Node: "n1", Remote: &Remote{URL: "http://a/"}, Log: slog.New(slog.DiscardHandler)}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		pods, err := s.parse(data)
 		if err != nil {

@@ -2,8 +2,6 @@ package source
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +9,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,13 +21,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/yaml"
 )
 
 // Static runs the manifests of a directory, and of a server, and shows each in the API by a
 // mirror pod.
 type Static struct {
-	// Dir holds the manifests; none when empty.
+	// Dir holds the manifests, or is the only one; none when empty.
 	Dir string
 	// Every is how often Dir is read though the kernel tells of no change: it does not tell
 	// of what others do on a network's file system, or behind a link. 0: never.
@@ -65,6 +64,8 @@ type Static struct {
 const (
 	// quietFor is how long the directory must be quiet before it is read.
 	quietFor = 100 * time.Millisecond
+	// quietAtMost is when it is read though it never is.
+	quietAtMost = 2 * time.Second
 	// lookAgain is when a directory that cannot be watched is looked for again:
 	// nothing tells that another was made in its place.
 	lookAgain = 2 * time.Second
@@ -98,10 +99,13 @@ func (s *Static) Run(ctx context.Context) error {
 	if s.Dir == "" {
 		timer.Stop()
 	} else {
-		if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		_, err := os.Stat(s.Dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = os.MkdirAll(s.Dir, 0o755)
+		}
+		if err != nil {
 			return fmt.Errorf("static pods: %w", err)
 		}
-		var err error
 		if w, err = fsnotify.NewWatcher(); err != nil {
 			return fmt.Errorf("static pods: %w", err)
 		}
@@ -114,6 +118,7 @@ func (s *Static) Run(ctx context.Context) error {
 		following.Go(func() { s.Remote.follow(ctx, answers) })
 	}
 	wake := s.waker()
+	var quiet bursts
 	for {
 		select {
 		case <-ctx.Done():
@@ -123,14 +128,15 @@ func (s *Static) Run(ctx context.Context) error {
 			s.mirror(ctx)
 		case e := <-w.Events:
 			s.note(e)
-			timer.Reset(quietFor)
+			timer.Reset(quiet.wait(time.Now()))
 		case err := <-w.Errors:
 			s.Log.Warn("static pod directory is read again", "err", err)
-			timer.Reset(quietFor)
+			timer.Reset(quiet.wait(time.Now()))
 		case <-wake:
 			s.begin()
 			s.mirror(ctx)
 		case <-timer.C:
+			quiet = bursts{}
 			if err := s.look(w); err != nil {
 				timer.Reset(lookAgain)
 			} else if s.Every > 0 {
@@ -139,6 +145,17 @@ func (s *Static) Run(ctx context.Context) error {
 			s.mirror(ctx)
 		}
 	}
+}
+
+// bursts are changes that come one soon after the other.
+type bursts struct{ since time.Time }
+
+// wait is how long to wait for the end of a burst when there was a change.
+func (b *bursts) wait(now time.Time) time.Duration {
+	if b.since.IsZero() {
+		b.since = now
+	}
+	return max(0, min(quietFor, quietAtMost-now.Sub(b.since)))
 }
 
 // note remembers a manifest that went: one that is back when the directory is read makes
@@ -179,16 +196,12 @@ func (s *Static) Poke() {
 
 // read takes all manifests in. While they cannot be read, the pods stay as they are.
 func (s *Static) read() error {
-	entries, err := os.ReadDir(s.Dir)
+	paths, err := s.paths()
 	if err != nil {
 		return err
 	}
 	files := map[string]*corev1.Pod{}
-	for _, e := range entries {
-		if e.IsDir() || strings.HasPrefix(e.Name(), ".") {
-			continue
-		}
-		path := filepath.Join(s.Dir, e.Name())
+	for _, path := range paths {
 		p, err := s.load(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -209,6 +222,22 @@ func (s *Static) read() error {
 	s.files, s.removed = files, nil
 	s.run()
 	return nil
+}
+
+// paths are those of the manifests that there may be.
+func (s *Static) paths() (out []string, err error) {
+	if info, err := os.Stat(s.Dir); err != nil {
+		return nil, err
+	} else if info.Mode().IsRegular() {
+		return []string{s.Dir}, nil
+	}
+	entries, err := os.ReadDir(s.Dir)
+	for _, e := range entries {
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, filepath.Join(s.Dir, e.Name()))
+		}
+	}
+	return out, err
 }
 
 // left is what was there of manifests while those were away that are back; nil where none
@@ -242,13 +271,7 @@ func (s *Static) run() {
 	if s.waiting == nil {
 		s.waiting = map[types.NamespacedName]*corev1.Pod{}
 	}
-	pods := map[types.NamespacedName]*corev1.Pod{}
-	for _, p := range s.remote {
-		pods[nameOf(p)] = p
-	}
-	for _, p := range s.files { // a file is nearer
-		pods[nameOf(p)] = p
-	}
+	pods := s.named()
 	known := (s.Dir == "" || s.files != nil) && (s.Remote == nil || s.remote != nil)
 	s.mu.Lock()
 	old := s.pods
@@ -270,6 +293,34 @@ func (s *Static) run() {
 		s.Handler.Prune(nameFile, desired)
 	}
 	s.begin()
+}
+
+// named are the pods that are to run. Of several of a name it is the one of the first file, or
+// of a file at all, or the first that the server has.
+func (s *Static) named() map[types.NamespacedName]*corev1.Pod {
+	pods := map[types.NamespacedName]*corev1.Pod{}
+	add := func(p *corev1.Pod) (err error) {
+		if other := pods[nameOf(p)]; other == nil {
+			pods[nameOf(p)] = p
+		} else if other.UID != p.UID {
+			err = fmt.Errorf("there is another of the pod %s", nameOf(p))
+		}
+		return err
+	}
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		s.complain("a static pod manifest is left out", "file", path, add(s.files[path]))
+	}
+	for i, p := range s.remote {
+		if pods[nameOf(p)] == nil || s.remoteHas(nameOf(p), i) {
+			s.complain("a static pod of a server is left out", "item", strconv.Itoa(i), add(p))
+		}
+	}
+	return pods
+}
+
+// remoteHas tells whether one of the first n pods of the server has a name.
+func (s *Static) remoteHas(name types.NamespacedName, n int) bool {
+	return slices.ContainsFunc(s.remote[:n], func(p *corev1.Pod) bool { return nameOf(p) == name })
 }
 
 // begin has those pods run that wait for no other of their name any more: two would have
@@ -302,84 +353,6 @@ func (s *Static) complain(what, key, of string, err error) {
 	}
 	s.told[about] = err.Error()
 	s.Log.Error(what, key, of, "err", err)
-}
-
-// load reads one manifest.
-func (s *Static) load(path string) (*corev1.Pod, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return s.pod(data, nameFile, path)
-}
-
-// pod reads a manifest that was found at a place, and names the pod after the node.
-func (s *Static) pod(data []byte, source, place string) (*corev1.Pod, error) {
-	p := &corev1.Pod{}
-	if err := yaml.UnmarshalStrict(data, p); err != nil {
-		return nil, err
-	}
-	if p.Kind != "Pod" || p.APIVersion != "v1" {
-		return nil, fmt.Errorf("kind %q of %q is not a v1 Pod", p.Kind, p.APIVersion)
-	}
-	if p.Name == "" || len(p.Spec.Containers) == 0 {
-		return nil, errors.New("a name and at least one container are required")
-	}
-	p.TypeMeta = metav1.TypeMeta{}
-	sum := sha256.Sum256(append([]byte(s.Node+"\x00"+place+"\x00"), data...))
-	hash := hex.EncodeToString(sum[:16])
-	p.Name += "-" + s.Node
-	if p.Namespace == "" {
-		p.Namespace = corev1.NamespaceDefault
-	}
-	p.UID = types.UID(hash)
-	p.Spec.NodeName = s.Node
-	if p.Annotations == nil {
-		p.Annotations = map[string]string{}
-	}
-	p.Annotations["kubernetes.io/config.hash"] = hash
-	p.Annotations[sourceAnnotation] = source
-	defaults(p)
-	return p, nil
-}
-
-// defaults fills what the API would have filled.
-func defaults(p *corev1.Pod) {
-	sp := &p.Spec
-	if sp.RestartPolicy == "" {
-		sp.RestartPolicy = corev1.RestartPolicyAlways
-	}
-	if sp.DNSPolicy == "" {
-		sp.DNSPolicy = corev1.DNSClusterFirst
-	}
-	if sp.TerminationGracePeriodSeconds == nil {
-		grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-		sp.TerminationGracePeriodSeconds = &grace
-	}
-	no := false
-	sp.EnableServiceLinks = &no
-	sp.AutomountServiceAccountToken = &no
-	sp.Tolerations = append(sp.Tolerations,
-		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})
-	for _, list := range [][]corev1.Container{sp.InitContainers, sp.Containers} {
-		for i := range list {
-			c := &list[i]
-			if c.TerminationMessagePath == "" {
-				c.TerminationMessagePath = corev1.TerminationMessagePathDefault
-			}
-			if c.TerminationMessagePolicy == "" {
-				c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
-			}
-			for j := range c.Ports {
-				if c.Ports[j].Protocol == "" {
-					c.Ports[j].Protocol = corev1.ProtocolTCP
-				}
-				if sp.HostNetwork && c.Ports[j].HostPort == 0 {
-					c.Ports[j].HostPort = c.Ports[j].ContainerPort
-				}
-			}
-		}
-	}
 }
 
 // seen takes a mirror pod from the API.

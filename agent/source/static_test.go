@@ -3,6 +3,7 @@ package source
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -435,7 +437,8 @@ func TestMirrorOf(t *testing.T) {
 // TestManifests: what is not a pod is refused, and what the API would have filled is
 // filled.
 func TestManifests(t *testing.T) {
-	s := &Static{Node: "n1"}
+	var log bytes.Buffer
+	s := &Static{Node: "n1", Log: slog.New(slog.NewTextHandler(&log, nil))}
 	path := filepath.Join(t.TempDir(), "p.yaml")
 	load := func(text string) (*corev1.Pod, error) {
 		t.Helper()
@@ -449,12 +452,23 @@ func TestManifests(t *testing.T) {
 		"apiVersion: v1\nkind: Service\n":    "is not a v1 Pod",
 		"apiVersion: apps/v1\nkind: Pod\n":   "is not a v1 Pod",
 		"apiVersion: v1\nkind: Pod\n":        "a name and at least one container are required",
-		manifest("a", "i") + "  colour: red": "unknown field",
 		"{":                                  "error converting YAML to JSON",
+		manifest("A", "i"):                   "invalid pod: a lowercase RFC 1123 subdomain",
+		manifest("x/../y", "i"):              "invalid pod: a lowercase RFC 1123 subdomain",
+		manifest("a", "i") + "  - {name: c}": `invalid pod: there are two containers "c"`,
+		manifest("a", "i") + "  - {name: C}": "invalid pod: a lowercase RFC 1123 label",
+		manifest("a", strings.Repeat("i", manifestBytes)): "it has more than 10485760 bytes",
 	} {
 		if p, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
 		}
+	}
+	// Fields that are not known are left out, as by the kubelet.
+	if p, err := load(manifest("a", "i") + "  colour: red"); err != nil || p.Name != "a-n1" {
+		t.Errorf("%v, %v", p, err)
+	}
+	if !strings.Contains(log.String(), `unknown field \"colour\"`) {
+		t.Errorf("told: %s", &log)
 	}
 	text := strings.Replace(manifest("a", "i"), ", namespace: ns", "", 1) +
 		"    ports: [{containerPort: 80}]\n  hostNetwork: true\n"
@@ -475,8 +489,91 @@ func TestManifests(t *testing.T) {
 	if err != nil || again.UID != p.UID {
 		t.Errorf("the same manifest makes another pod: %s, %s, %v", p.UID, again.UID, err)
 	}
-	other, err := (&Static{Node: "n2"}).load(path)
+	s.Node = "N2"
+	other, err := s.load(path)
 	if err != nil || other.UID == p.UID {
 		t.Errorf("two nodes have one pod: %s, %v", other.UID, err)
+	}
+}
+
+// TestManifestReferences: a pod of a manifest refers to nothing that only the API has, in the
+// kubelet's words.
+func TestManifestReferences(t *testing.T) {
+	s := &Static{Node: "n1", Log: slog.New(slog.DiscardHandler)}
+	volume := func(v string) string { return "  volumes: [{name: v, " + v + "}]\n" }
+	for text, want := range map[string]string{
+		"  serviceAccountName: a\n":                                               "serviceaccounts",
+		"  imagePullSecrets: [{name: a}]\n":                                       "secrets",
+		"    envFrom: [{secretRef: {name: a}}]\n":                                 "secrets",
+		"    env: [{name: A, valueFrom: {secretKeyRef: {name: a, key: k}}}]\n":    "secrets",
+		volume("secret: {secretName: a}"):                                         "secrets",
+		volume("projected: {sources: [{secret: {name: a}}]}"):                     "secrets",
+		volume("csi: {driver: d, nodePublishSecretRef: {name: a}}"):               "secrets",
+		"    envFrom: [{configMapRef: {name: a}}]\n":                              "configmaps",
+		"    env: [{name: A, valueFrom: {configMapKeyRef: {name: a, key: k}}}]\n": "configmaps",
+		volume("configMap: {name: a}"):                                            "configmaps",
+		volume("projected: {sources: [{configMap: {name: a}}]}"):                  "configmaps",
+		"  resourceClaims: [{name: a, resourceClaimName: a}]\n":                   "resourceclaims",
+		volume("persistentVolumeClaim: {claimName: a}"):                           "persistentvolumeclaims",
+		volume("ephemeral: {}"):                                                   "persistentvolumeclaims (via ephemeral volumes)",
+		volume("csi: {driver: d}"):                                                "csidrivers (via CSI volumes)",
+		volume("projected: {sources: [{serviceAccountToken: {path: a}}]}"):        "serviceaccounts (via projected volumes)",
+		volume("projected: {sources: [{clusterTrustBundle: {path: a}}]}"):         "clustertrustbundles",
+		volume("projected: {sources: [{podCertificate: {}}]}"):                    "podcertificates",
+	} {
+		text = strings.Replace(manifest("a", "i"), `- {name: c, image: "i"}`, "- name: c\n    image: i", 1) + text
+		p, err := s.pod([]byte(text), nameFile, "p")
+		if err == nil || err.Error() != "static pods may not reference "+want {
+			t.Errorf("%s: %v, %v, want %s", text, p, err, want)
+		}
+	}
+	for _, fine := range []string{"hostPath: {path: /}", "emptyDir: {}", "downwardAPI: {}", "image: {reference: i}",
+		"projected: {sources: [{downwardAPI: {}}]}"} {
+		if _, err := s.pod([]byte(manifest("a", "i")+volume(fine)), nameFile, "p"); err != nil {
+			t.Errorf("%s: %v", fine, err)
+		}
+	}
+}
+
+// TestManifestsAreFiles: what is no file, or has no end, holds up no other manifest, and one
+// file may be all.
+func TestManifestsAreFiles(t *testing.T) {
+	h := newHandler()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "z.yaml")
+	if err := errors.Join(
+		syscall.Mkfifo(filepath.Join(dir, "a"), 0o600),
+		os.Symlink("/dev/zero", filepath.Join(dir, "b")),
+		os.Symlink(dir, filepath.Join(dir, "c")),
+		os.WriteFile(file, []byte(manifest("p", "i")), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	for _, place := range []string{dir, file} {
+		s := &Static{Dir: place, Node: "n1", Handler: h, Log: slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx) }()
+		h.await(t, map[string]string{dir: "p-n1 runs", file: "p-n1 updated"}[place])
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestManifestsOfABusyDirectory: a directory that is written to all the time is read nevertheless.
+func TestManifestsOfABusyDirectory(t *testing.T) {
+	var b bursts
+	now := time.Now()
+	for range 100 {
+		wait := b.wait(now)
+		if wait == 0 {
+			break
+		}
+		now = now.Add(quietFor / 2)
+	}
+	if waited := now.Sub(b.since); waited != quietAtMost {
+		t.Errorf("read after %v", waited)
 	}
 }
