@@ -143,6 +143,10 @@ func openRuntime(
 	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, limits container.Quotas,
 	seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
+	if !host.Overcommits() {
+		log.Info("programs that reserve much more memory than there is are refused it, unlike with the kubelet",
+			"because", "vm.overcommit_memory is not 1", "see", "/usr/lib/sysctl.d/50-shoal.conf")
+	}
 	tasks, err := host.ReadTasks()
 	if err != nil {
 		return containers{}, fmt.Errorf("number of processes: %w", err)

@@ -20,6 +20,7 @@ done
 install -D -m 644 systemd/sysusers.conf "$dest/usr/lib/sysusers.d/shoal.conf"
 install -D -m 644 systemd/tmpfiles.conf "$dest/usr/lib/tmpfiles.d/shoal.conf"
 install -D -m 644 systemd/logind.conf "$dest/usr/lib/systemd/logind.conf.d/50-shoal.conf"
+install -D -m 644 systemd/sysctl.conf "$dest/usr/lib/sysctl.d/50-shoal.conf"
 for f in coordinator.yaml agent.yaml; do
 	[ -e "$dest/etc/shoal/$f" ] || install -D -m 644 "systemd/$f" "$dest/etc/shoal/$f"
 done
@@ -40,4 +41,5 @@ if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
 	systemd-sysusers shoal.conf
 	systemd-tmpfiles --create shoal.conf
 	systemctl daemon-reload
+	/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic
 fi

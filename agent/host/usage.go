@@ -47,6 +47,10 @@ func MemoryAvailable() int64 {
 	return m.available
 }
 
+// Overcommits tells whether the kernel gives programs all the memory that they reserve, whether
+// it is there or not (proc_sys_vm(5), overcommit_memory).
+func Overcommits() bool { return line("/proc/sys/vm/overcommit_memory") == "1" }
+
 // Swap is what is free and what is used of the machine's swap, in bytes; false where that
 // is not told.
 func Swap() (free, used uint64, ok bool) {

@@ -18,6 +18,8 @@ systemd-tmpfiles --create shoal.conf
 rm -rf /var/lib/shoal/removed # this version cleans up by itself
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
+# What the administrator has set below /etc/sysctl.d stays.
+/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic || true
 # `shoal upgrade` restarts them itself, one after the other, and goes back if need be.
 [ -z "$SHOAL_UPGRADE" ] || exit 0
 # What runs goes on with the new programs. Containers are not the units': they run on,
