@@ -60,9 +60,33 @@ func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (l l
 	if l.claim, err = network.Claim(cfg.Bridge, cfg.NFTable); err != nil {
 		return l, err
 	}
-	l.cidrs = &node.PodCIDRs{Configured: cidr.Parse(cfg.PodCIDR), Set: n.SetPodCIDRs, Log: log}
+	l.cidrs = &node.PodCIDRs{Configured: podCIDRs(cfg, memory), Set: n.SetPodCIDRs, Log: log}
 	return l, l.cidrs.Restore(memory.Node())
 }
+
+// podCIDRs are the ranges of this node's pods by the configuration, none where the Node tells
+// them. Without an API server nobody would: then they are the first ones of the cluster's.
+func podCIDRs(cfg *config.Config, memory *node.Memory) cidr.Prefixes {
+	given := cidr.Parse(cfg.PodCIDR)
+	if len(given) > 0 || cfg.Kubeconfig != "" || memory.Node() != nil {
+		return given
+	}
+	var first cidr.Prefixes
+	for _, p := range cidr.Parse(cfg.ClusterCIDR) {
+		bits := aloneBits4
+		if p.Addr().Is6() {
+			bits = aloneBits6
+		}
+		same := func(f netip.Prefix) bool { return f.Addr().Is6() == p.Addr().Is6() }
+		if !slices.ContainsFunc(first, same) {
+			first = append(first, netip.PrefixFrom(p.Masked().Addr(), max(bits, p.Bits())))
+		}
+	}
+	return first
+}
+
+// The lengths of a node's ranges that a coordinator gives unless it is configured.
+const aloneBits4, aloneBits6 = 24, 64
 
 func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 	return network.New(network.Config{

@@ -112,6 +112,9 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		harness.Service(a, cfg)
 		cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
+		if o.standalone {
+			cfg.Address = a.Address // 127.0.0.1 is the rig's
+		}
 		// As the kubelet has that the suite would start.
 		unlimited := int64(-1)
 		cfg.PodPidsLimit = &unlimited

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/shoal-project/shoal/tests/harness"
 )
@@ -39,7 +40,8 @@ func (n *nodeMachine) serve() error {
 	direct := kubelet.Director
 	kubelet.Director = func(r *http.Request) {
 		direct(r)
-		r.Header.Del("Authorization")
+		// Beside the certificate, which counts for nothing while a spec has another clientCAFile.
+		r.Header.Set("Authorization", "Bearer "+n.token)
 	}
 	api := proxy(&url.URL{Scheme: "https", Host: n.cluster.Address + ":6443"}, config,
 		&tls.Config{RootCAs: admin.RootCAs})
@@ -51,12 +53,16 @@ func (n *nodeMachine) serve() error {
 		}
 	}
 	api.ModifyResponse = func(r *http.Response) error { return errors.Join(showReadOnlyPort(r), hidePressure(r)) }
-	for address, handler := range map[string]http.Handler{
+	handlers := map[string]http.Handler{
 		"127.0.0.1:8080":  api,
 		"127.0.0.1:10255": kubelet,
 		"127.0.0.1:10248": kubelet,
 		unitAddress:       http.HandlerFunc(n.serveUnit),
-	} {
+	}
+	if n.standalone {
+		handlers[standaloneAddress] = kubelet
+	}
+	for address, handler := range handlers {
 		var listener net.Listener
 		if err := harness.Inside(n.agent.NetNS, func() (err error) {
 			listener, err = net.Listen("tcp", address)
@@ -64,10 +70,32 @@ func (n *nodeMachine) serve() error {
 		}); err != nil {
 			return err
 		}
+		if address == standaloneAddress {
+			if listener, err = withTLS(listener); err != nil {
+				return err
+			}
+		}
 		server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 		go func() { _ = server.Serve(listener) }()
 	}
 	return nil
+}
+
+// standaloneAddress is where the suite asks a kubelet without an API server with a credential
+// that is good for nothing: its own takes any.
+const standaloneAddress = "127.0.0.1:10250"
+
+// withTLS shows a certificate that nobody has signed.
+func withTLS(l net.Listener) (net.Listener, error) {
+	certPEM, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, key)
+	if err != nil {
+		return nil, err
+	}
+	return tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}}), nil
 }
 
 // proxy passes requests on by HTTP/1.1, which streams of SPDY need.
