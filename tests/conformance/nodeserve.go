@@ -43,6 +43,7 @@ func (n *nodeMachine) serve() error {
 		// Beside the certificate, which counts for nothing while a spec has another clientCAFile.
 		r.Header.Set("Authorization", "Bearer "+n.token)
 	}
+	kubelet.ModifyResponse = showReadOnlyPort
 	api := proxy(&url.URL{Scheme: "https", Host: n.cluster.Address + ":6443"}, config,
 		&tls.Config{RootCAs: admin.RootCAs})
 	through := api.Director
@@ -54,7 +55,7 @@ func (n *nodeMachine) serve() error {
 	}
 	api.ModifyResponse = func(r *http.Response) error { return errors.Join(showReadOnlyPort(r), hidePressure(r)) }
 	handlers := map[string]http.Handler{
-		"127.0.0.1:8080":  api,
+		"127.0.0.1:8080":  configzOf(kubelet, api),
 		"127.0.0.1:10255": kubelet,
 		"127.0.0.1:10248": kubelet,
 		unitAddress:       http.HandlerFunc(n.serveUnit),
@@ -79,6 +80,20 @@ func (n *nodeMachine) serve() error {
 		go func() { _ = server.Serve(listener) }()
 	}
 	return nil
+}
+
+// configzOf passes requests for the node's configuration on to the kubelet, and others to the
+// API: its own credential counts for nothing while a spec has another clientCAFile.
+func configzOf(kubelet, api http.Handler) http.Handler {
+	const path = "/api/v1/nodes/node1/proxy"
+	direct := http.StripPrefix(path, kubelet)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == path+"/configz" {
+			direct.ServeHTTP(w, r)
+			return
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // standaloneAddress is where the suite asks a kubelet without an API server with a credential
@@ -109,7 +124,7 @@ func proxy(to *url.URL, config *rest.Config, tlsConfig *tls.Config) *httputil.Re
 
 // showReadOnlyPort has the kubelet's configuration tell of the port that is served here.
 func showReadOnlyPort(r *http.Response) error {
-	if !strings.HasSuffix(r.Request.URL.Path, "/proxy/configz") || r.StatusCode != http.StatusOK {
+	if !strings.HasSuffix(r.Request.URL.Path, "/configz") || r.StatusCode != http.StatusOK {
 		return nil
 	}
 	return edit(r, func(configz map[string]any) {
