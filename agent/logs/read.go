@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/shoal-project/shoal/agent/beneath"
@@ -237,12 +238,24 @@ func (w *lineWriter) write(text []byte) error {
 	begins := !w.within
 	w.within = l.partial
 	if w.options.Timestamps && begins {
-		if _, err := w.out.Write(append(append([]byte(nil), l.time...), ' ')); err != nil {
+		if _, err := w.out.Write(append(stamp(l.time), ' ')); err != nil {
 			return err
 		}
 	}
 	_, err := w.out.Write(l.text)
 	return err
+}
+
+// fixedNano is how the kubelet shows times of lines.
+const fixedNano = "2006-01-02T15:04:05.000000000Z07:00"
+
+// stamp is a line's time as the kubelet shows it: monitors write "+00:00" where that has "Z".
+func stamp(written []byte) []byte {
+	t, err := time.Parse(time.RFC3339Nano, string(written))
+	if err != nil {
+		return slices.Clone(written)
+	}
+	return t.AppendFormat(nil, fixedNano)
 }
 
 // tailPosition is where the last n lines of a file begin.

@@ -17,7 +17,7 @@ const text = `2026-01-01T00:00:01.5Z stdout F one
 2026-01-01T00:00:03Z stdout P thr
 2026-01-01T00:00:03Z stdout F ee
 nobody's
-2026-01-01T00:00:04Z stdout F four
+2026-01-01T00:00:04.5+00:00 stdout F four
 `
 
 // write makes a log in a directory of all logs.
@@ -48,9 +48,9 @@ func TestRead(t *testing.T) {
 		{"tail of more than there is", with(func(o *Options) { o.Tail = 100 }), -1, "one\ntwo\nthree\nfour\n"},
 		{"tail of none", with(func(o *Options) { o.Tail = 0 }), -1, ""},
 		{"since", with(func(o *Options) { o.Since = time.Date(2026, 1, 1, 0, 0, 3, 0, time.UTC) }), -1, "three\nfour\n"},
-		{"timestamps", with(func(o *Options) { o.Timestamps, o.Tail = true, 1 }), -1, "2026-01-01T00:00:04Z four\n"},
+		{"timestamps", with(func(o *Options) { o.Timestamps, o.Tail = true, 1 }), -1, "2026-01-01T00:00:04.500000000Z four\n"},
 		{"timestamps of parts", with(func(o *Options) { o.Timestamps, o.Tail = true, 4 }), -1,
-			"2026-01-01T00:00:03Z three\n2026-01-01T00:00:04Z four\n"},
+			"2026-01-01T00:00:03.000000000Z three\n2026-01-01T00:00:04.500000000Z four\n"},
 		{"limit", all, 6, "one\ntw"},
 	} {
 		var out strings.Builder
