@@ -249,6 +249,7 @@ func ownStep(e *criv1.ContainerEventResponse) bool {
 // Restore makes workers of the records of an earlier run, before anything
 // else is known. ctx bounds all that workers do.
 func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) error {
+	now := time.Now()
 	m.mu.Lock()
 	m.ctx = ctx
 	m.workers = make(map[types.UID]*worker, len(records))
@@ -257,6 +258,7 @@ func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) e
 			continue
 		}
 		forgive(r)
+		steady(r, now)
 		m.workers[r.Pod.UID] = &worker{
 			m:        m,
 			uid:      r.Pod.UID,
@@ -276,6 +278,25 @@ func (m *Manager) Restore(ctx context.Context, records map[string]*record.Pod) e
 func forgive(r *record.Pod) {
 	if r.Source == SourceFile && r.Disrupted != nil {
 		r.Ended, r.Disrupted = nil, nil
+	}
+}
+
+// steady takes times of a record back that the clock has not reached: it was set back, or is
+// not set yet after a start of the machine. No pause is longer than it was to be.
+func steady(r *record.Pod, now time.Time) {
+	soonest := func(t *time.Time, pause time.Duration) {
+		if latest := now.Add(pause); t.After(latest) {
+			*t = latest
+		}
+	}
+	soonest(&r.Retry, r.Delay)
+	soonest(&r.Resize.Retry, r.Resize.Delay)
+	if r.Stopping != nil {
+		soonest(&r.Stopping.Since, 0)
+	}
+	for _, c := range r.Containers {
+		soonest(&c.Retry, c.Delay)
+		soonest(&c.BackoffAt, 0)
 	}
 }
 

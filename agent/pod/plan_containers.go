@@ -171,7 +171,8 @@ func (d *decision) restart(c *corev1.Container, finished time.Time) {
 		limit = 5 * time.Minute
 	}
 	fresh := r.Backoff == 0 || finished.Sub(r.BackoffAt) > 2*limit
-	if until := finished.Add(r.Backoff); !fresh && d.Now.Before(until) {
+	setBack := finished.Sub(d.Now) > time.Second // the clock was: nobody knows since when it waits
+	if until := finished.Add(r.Backoff); !fresh && d.Now.Before(until) && !setBack {
 		d.hold(c.Name, until, record.Verdict{Reason: "CrashLoopBackOff",
 			Message: "back-off " + r.Backoff.String() + " restarting failed container=" + c.Name +
 				" pod=" + fullName(d.Pod)})

@@ -186,6 +186,8 @@ func TestDecide(t *testing.T) {
 			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 10*time.Second, t0 }, want: "hold:a(CrashLoopBackOff)"},
 		{name: "crash_loop_over", pod: testPod(always, "a"), see: []string{"a=exit1@5"}, at: 15,
 			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 10*time.Second, t0 }, want: "start:a#1"},
+		{name: "crash_loop_clock_set_back", pod: testPod(always, "a"), see: []string{"a=exit1@3600"}, at: 6,
+			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 10*time.Second, t0 }, want: "start:a#1"},
 		{name: "crash_after_long_run", pod: testPod(always, "a"), see: []string{"a=exit1@601"}, at: 601,
 			record: func(r *record.Pod) { c := r.Of("a"); c.Backoff, c.BackoffAt = 5*time.Minute, t0 }, want: "start:a#1"},
 		{name: "never_done", pod: testPod(never, "a"), see: []string{"a=exit1"}, want: "release"},
@@ -405,5 +407,31 @@ func TestAdmit(t *testing.T) {
 	node.Status.Allocatable = list("8", "3")
 	if v := Admit(r, nil, node, own); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
+	}
+}
+
+// TestRecordsOfALaterClock: an agent that starts with the clock set back waits no longer than
+// the pauses were to be.
+func TestRecordsOfALaterClock(t *testing.T) {
+	later := t0.Add(time.Hour)
+	r := &record.Pod{
+		Retry:    later,
+		Delay:    time.Second,
+		Resize:   record.Resize{Retry: later, Delay: 2 * time.Second},
+		Stopping: &record.Stopping{Since: later, Grace: 30},
+		Containers: map[string]*record.Container{
+			"a": {Retry: later, Delay: 3 * time.Second, BackoffAt: later},
+			"b": {Retry: t0.Add(time.Second), Delay: 4 * time.Second, BackoffAt: t0.Add(-time.Hour)},
+		},
+	}
+	steady(r, t0)
+	a, b := r.Containers["a"], r.Containers["b"]
+	var got []time.Duration
+	for _, at := range []time.Time{r.Retry, r.Resize.Retry, r.Stopping.Since, a.Retry, a.BackoffAt, b.Retry, b.BackoffAt} {
+		got = append(got, at.Sub(t0))
+	}
+	want := []time.Duration{time.Second, 2 * time.Second, 0, 3 * time.Second, 0, time.Second, -time.Hour}
+	if !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

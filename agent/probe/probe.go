@@ -162,6 +162,10 @@ const (
 	settlingRetry = 250 * time.Millisecond
 )
 
+// isSettling tells it by a container's age. Less than none is that of one that started before
+// the clock was set back.
+func isSettling(age time.Duration) bool { return 0 <= age && age < settling }
+
 // firstIn is how long the first probe waits; the manager's lock is held. Those of
 // containers that ran before this agent are spread over their period.
 func (w *watch) firstIn() time.Duration {
@@ -169,7 +173,7 @@ func (w *watch) firstIn() time.Duration {
 	if w.kind == Liveness {
 		delay = max(delay, settling)
 	}
-	wait := max(0, time.Until(w.t.Started.Add(delay)))
+	wait := min(delay, max(0, time.Until(w.t.Started.Add(delay)))) // the clock may have been set back
 	if w.t.Started.Before(w.m.began) && (w.kind == Liveness || w.kind == Readiness && w.t.Ready) {
 		wait = max(wait, rand.N(seconds(w.spec.PeriodSeconds, 10)))
 	}
@@ -208,7 +212,7 @@ func (w *watch) fire() {
 		w.m.mu.Unlock()
 		return
 	}
-	if !good && began.Sub(w.t.Started) < settling {
+	if !good && isSettling(began.Sub(w.t.Started)) {
 		w.schedule(settlingRetry)
 		w.m.mu.Unlock()
 		return

@@ -122,15 +122,18 @@ func TestFirstProbes(t *testing.T) {
 		delay, period int32
 		want          string // "milliseconds:verdict ..."
 		events        int
+		ahead         time.Duration // of the container's start before the clock was set back
 	}{
-		{"at_once", "g", Readiness, 0, 10, "0:true", 0},
-		{"soon", "bbg", Readiness, 0, 10, "500:true", 0},
-		{"after_the_first_second", "bbbbbg", Readiness, 0, 10, "11000:true", 1},
-		{"started_soon", "bg", Startup, 0, 10, "250:true", 0},
-		{"never_started", "b", Startup, 0, 1, "3000:false", 3},
-		{"alive_from_the_first_second_on", "bbb", Liveness, 0, 1, "3000:false", 3},
-		{"with_a_delay", "bg", Readiness, 2, 3, "5000:true", 1},
-		{"errors_do_not_count", "beeebb", Liveness, 0, 1, "6000:false", 6},
+		{"at_once", "g", Readiness, 0, 10, "0:true", 0, 0},
+		{"soon", "bbg", Readiness, 0, 10, "500:true", 0, 0},
+		{"after_the_first_second", "bbbbbg", Readiness, 0, 10, "11000:true", 1, 0},
+		{"started_soon", "bg", Startup, 0, 10, "250:true", 0, 0},
+		{"never_started", "b", Startup, 0, 1, "3000:false", 3, 0},
+		{"alive_from_the_first_second_on", "bbb", Liveness, 0, 1, "3000:false", 3, 0},
+		{"with_a_delay", "bg", Readiness, 2, 3, "5000:true", 1, 0},
+		{"errors_do_not_count", "beeebb", Liveness, 0, 1, "6000:false", 6, 0},
+		{"alive_though_the_clock_was_set_back", "bbb", Liveness, 0, 1, "3000:false", 3, time.Hour},
+		{"with_a_delay_though_the_clock_was_set_back", "bg", Readiness, 2, 3, "5000:true", 1, time.Hour},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -157,7 +160,7 @@ func TestFirstProbes(t *testing.T) {
 					Pod:       &corev1.Pod{},
 					Container: &corev1.Container{Name: "c"},
 					ID:        "c0",
-					Started:   began,
+					Started:   began.Add(c.ahead),
 				}
 				switch c.kind {
 				case Startup:
