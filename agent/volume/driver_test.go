@@ -314,3 +314,71 @@ func TestEmptyDirAppearsWhole(t *testing.T) {
 		t.Errorf("left: %q", left)
 	}
 }
+
+// sizes is a mounter that writes down how large memory is.
+type sizes struct {
+	hollowMounter
+	last int64
+}
+
+func (s *sizes) Tmpfs(_ string, o tmpfsOptions) error {
+	s.last = o.size
+	return nil
+}
+
+// TestEmptyDirInMemoryHasASize: no larger than its limit, nor than its pod may take of memory.
+func TestEmptyDirInMemoryHasASize(t *testing.T) {
+	limited := func(memory string) corev1.ResourceRequirements {
+		r := corev1.ResourceRequirements{}
+		if memory != "" {
+			r.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		}
+		return r
+	}
+	for _, c := range []struct {
+		pod, init, a, b, limit string
+		want                   int64
+	}{
+		{want: 0},
+		{limit: "8Mi", want: 8},
+		{limit: "0", want: 0},
+		{a: "64Mi", b: "32Mi", want: 96},
+		{a: "64Mi", b: "32Mi", limit: "200Mi", want: 96},
+		{a: "64Mi", b: "32Mi", limit: "8Mi", want: 8},
+		{a: "64Mi", limit: "200Mi", want: 200}, // b has no limit, nor has the pod
+		{a: "64Mi", b: "32Mi", init: "128Mi", want: 128},
+		{pod: "50Mi", a: "10Mi", want: 50},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
+		p.Spec.Containers = []corev1.Container{{Name: "a", Resources: limited(c.a)}, {Name: "b", Resources: limited(c.b)}}
+		if c.init != "" {
+			p.Spec.InitContainers = []corev1.Container{{Name: "i", Resources: limited(c.init)}}
+		}
+		if c.pod != "" {
+			p.Spec.Resources = ptr.To(limited(c.pod))
+		}
+		src := &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}
+		if c.limit != "" {
+			src.SizeLimit = ptr.To(resource.MustParse(c.limit))
+		}
+		mounts := &sizes{}
+		v := &Volume{Path: filepath.Join(t.TempDir(), "v")}
+		v.Volume.EmptyDir = src
+		if _, err := (emptyDirDriver{mounts: mounts}).Mount(t.Context(), p, v); err != nil || mounts.last != c.want<<20 {
+			t.Errorf("%+v: %d MiB, %v", c, mounts.last>>20, err)
+		}
+	}
+}
+
+// TestSubPathsThatLeadOut are told in upstream's words, also where they would lead back in.
+func TestSubPathsThatLeadOut(t *testing.T) {
+	for sub, want := range map[string]string{
+		"/abs":   "error SubPath `/abs` must not be an absolute path",
+		"..":     "unable to provision SubPath `..`: must not contain '..'",
+		"a/../b": "unable to provision SubPath `a/../b`: must not contain '..'",
+	} {
+		if err := bindSubPath(t.TempDir(), sub, filepath.Join(t.TempDir(), "target")); errText(err) != want {
+			t.Errorf("%s: %v", sub, err)
+		}
+	}
+}

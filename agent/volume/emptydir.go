@@ -11,8 +11,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // emptyDirDriver makes directories that live as long as their pod: on the
@@ -50,8 +52,8 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 		return time.Time{}, makeDir(v.Path, mode, group, func(path string) error { return d.mkdir(path, v) })
 	case corev1.StorageMediumMemory:
 		// A tmpfs is sticky by itself, and users know it so.
-		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group}
-		if src.SizeLimit != nil {
+		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group, size: memoryLimit(p)}
+		if src.SizeLimit != nil && src.SizeLimit.Sign() > 0 && (o.size == 0 || src.SizeLimit.Value() < o.size) {
 			o.size = src.SizeLimit.Value()
 		}
 		return time.Time{}, tmpfsAt(d.mounts, v.Path, o)
@@ -64,6 +66,20 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 		return time.Time{}, tmpfsAt(d.mounts, v.Path, tmpfsOptions{mode: mode, group: group, pages: size})
 	}
 	return time.Time{}, fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
+}
+
+// memoryLimit is what a pod may take of memory, 0 where it is not limited.
+func memoryLimit(p *corev1.Pod) int64 {
+	limited := true
+	record.EachContainer(p, func(c *corev1.Container) { limited = limited && !c.Resources.Limits.Memory().IsZero() })
+	if p.Spec.Resources != nil && !p.Spec.Resources.Limits.Memory().IsZero() {
+		limited = true
+	}
+	if !limited {
+		return 0
+	}
+	limits := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})
+	return limits.Memory().Value()
 }
 
 // Unmount implements driver.

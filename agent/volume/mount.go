@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
@@ -200,8 +201,13 @@ type SubPath struct {
 // volume's own mode, as the kubelet does. No link inside the volume leads out
 // of it, also when it is changed meanwhile.
 func bindSubPath(root, sub, target string) error {
-	if !filepath.IsLocal(sub) {
-		return fmt.Errorf("subPath %q must be relative and stay within the volume", sub)
+	switch {
+	case filepath.IsAbs(sub):
+		return fmt.Errorf("error SubPath `%s` must not be an absolute path", sub)
+	case slices.Contains(strings.Split(sub, "/"), ".."):
+		return fmt.Errorf("unable to provision SubPath `%s`: must not contain '..'", sub)
+	case !filepath.IsLocal(sub):
+		return fmt.Errorf("subPath %q must stay within the volume", sub)
 	}
 	d, err := beneath.Open(root)
 	if err != nil {
