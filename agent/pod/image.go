@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distribution/reference"
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -25,6 +26,27 @@ type pull struct {
 	done chan struct{}
 	ref  string
 	err  error
+	// waiting is how many wait for it: cancel ends it when nobody does any more.
+	waiting int
+	cancel  context.CancelFunc
+}
+
+// leave tells that one waits no longer.
+func (s *pulls) leave(key string, p *pull) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.waiting--; p.waiting > 0 {
+		return
+	}
+	s.forget(key, p)
+	p.cancel()
+}
+
+// forget has the next one who wants it begin anew; the lock is held.
+func (s *pulls) forget(key string, p *pull) {
+	if s.busy[key] == p {
+		delete(s.busy, key)
+	}
 }
 
 // ensureImage makes the container's image present as its policy says and sets
@@ -32,9 +54,8 @@ type pull struct {
 func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verdict {
 	image := f.Container.Image
 	spec := &criv1.ImageSpec{Image: image, UserSpecifiedImage: image}
-	if !validImage(image) {
-		msg := fmt.Sprintf("Failed to apply default image tag %q: "+
-			"couldn't parse image name %q: invalid reference format", image, image)
+	if _, err := reference.ParseNormalizedNamed(image); err != nil {
+		msg := fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v", image, image, err)
 		m.event(f, corev1.EventTypeWarning, "InspectFailed", msg)
 		m.event(f, corev1.EventTypeWarning, "Failed", "Error: InvalidImageName")
 		return &record.Verdict{Reason: "InvalidImageName", Message: msg}
@@ -141,20 +162,23 @@ func (m *Manager) sharedPull(
 	m.pulls.mu.Lock()
 	p := m.pulls.busy[key]
 	if p == nil {
-		p = &pull{done: make(chan struct{})}
+		ctx, cancel := context.WithCancel(m.ctx)
+		p = &pull{done: make(chan struct{}), cancel: cancel}
 		if m.pulls.busy == nil {
 			m.pulls.busy = map[string]*pull{}
 		}
 		m.pulls.busy[key] = p
 		m.wg.Go(func() {
-			p.ref, p.err = m.recordedPull(m.ctx, spec, logins, f.Pod)
+			p.ref, p.err = m.recordedPull(ctx, spec, logins, f.Pod)
 			m.pulls.mu.Lock()
-			delete(m.pulls.busy, key)
+			m.pulls.forget(key, p)
 			m.pulls.mu.Unlock()
 			close(p.done)
 		})
 	}
+	p.waiting++
 	m.pulls.mu.Unlock()
+	defer m.pulls.leave(key, p)
 	wait := progressAfter
 	for {
 		select {
@@ -198,8 +222,8 @@ func (m *Manager) recordedPull(
 		used = nil // what the node may have all of its pods may
 	}
 	id := ref
-	if err == nil {
-		id, err = m.imageID(ctx, spec, ref)
+	if err == nil { // it is there, whoever gave up meanwhile: it must not be without a record
+		id, err = m.imageID(context.WithoutCancel(ctx), spec, ref)
 	}
 	return ref, errors.Join(err, m.Access.End(ctx, spec.Image, id, used))
 }
@@ -253,30 +277,4 @@ func pullPolicy(c *corev1.Container) corev1.PullPolicy {
 		return corev1.PullIfNotPresent
 	}
 	return corev1.PullAlways
-}
-
-// validImage is a cheap check of an image reference: the runtime does the
-// full one.
-func validImage(s string) bool {
-	if s == "" || strings.ContainsAny(s, " \t\n\"'\\") {
-		return false
-	}
-	name := s
-	if i := strings.Index(name, "@"); i >= 0 {
-		name = name[:i]
-	}
-	slash := strings.LastIndex(name, "/")
-	if i := strings.LastIndex(name, ":"); i > slash {
-		name = name[:i]
-	}
-	path := name
-	if i := strings.Index(name, "/"); i > 0 && strings.ContainsAny(name[:i], ".:") {
-		path = name[i+1:]
-	}
-	for part := range strings.SplitSeq(path, "/") {
-		if part == "" || part != strings.ToLower(part) || strings.HasPrefix(part, "-") || strings.HasSuffix(part, "-") {
-			return false
-		}
-	}
-	return true
 }
