@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/conntrack"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
@@ -259,18 +260,24 @@ func (n *Network) hostPortChange(s *stack, pod netip.Addr, ports []podnet.HostPo
 
 func pairOf(a netip.Addr) nft.Data { return nft.Data{}.Addr(a).Addr(a) }
 
-// staleUDP matches flows to UDP host ports that lead elsewhere than to pod. Such a
-// flow has no end of its own as long as the client goes on sending. Flows to other
-// machines and to Services, at the same port, are others'.
-type staleUDP struct {
+// staleFlows matches flows to UDP and SCTP host ports that lead elsewhere than to pod. Such
+// a flow has no end of its own as long as the client goes on sending; one of SCTP often
+// has one port for ever. Flows to other machines and to Services, at the same port, are
+// others'.
+type staleFlows struct {
 	pod   []netip.Addr
-	ports map[uint16]bool
+	ports map[protoPort]bool
 	node  []netip.Addr  // the node's addresses
 	not   cidr.Prefixes // those without host ports
 }
 
+type protoPort struct {
+	proto uint8
+	port  uint16
+}
+
 func (n *Network) endOldFlows(pod []netip.Addr, ports []podnet.HostPort) error {
-	f := staleUDP{pod: pod, ports: udpPorts(ports), not: n.notNodes()}
+	f := staleFlows{pod: pod, ports: endablePorts(ports), not: n.notNodes()}
 	if len(f.ports) == 0 {
 		return nil
 	}
@@ -284,31 +291,26 @@ func (n *Network) endOldFlows(pod []netip.Addr, ports []podnet.HostPort) error {
 	var errs []error
 	for _, a := range pod {
 		if s := n.stack(a); s != nil {
-			_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(s.Family.AF()), f)
-			errs = append(errs, err)
+			errs = append(errs, conntrack.End(uint8(s.Family.AF()), f.match))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func udpPorts(ports []podnet.HostPort) map[uint16]bool {
-	out := map[uint16]bool{}
+func endablePorts(ports []podnet.HostPort) map[protoPort]bool {
+	out := map[protoPort]bool{}
 	for _, p := range ports {
-		if nft.Proto(p.Protocol) == unix.IPPROTO_UDP {
-			out[p.HostPort] = true
+		if proto := nft.Proto(p.Protocol); proto == unix.IPPROTO_UDP || proto == unix.IPPROTO_SCTP {
+			out[protoPort{proto, p.HostPort}] = true
 		}
 	}
 	return out
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (s staleUDP) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	if f.Forward.Protocol != unix.IPPROTO_UDP || !s.ports[f.Forward.DstPort] ||
-		slices.Contains(s.pod, addrOf(f.Reverse.SrcIP)) {
-		return false
-	}
-	at := addrOf(f.Forward.DstIP)
-	return (at.IsLoopback() || slices.Contains(s.node, at)) && !s.not.Contains(at)
+func (s staleFlows) match(f conntrack.Flow) bool {
+	at := f.To.Addr()
+	return s.ports[protoPort{f.Proto, f.To.Port()}] && !slices.Contains(s.pod, f.By.Addr()) &&
+		(at.IsLoopback() || slices.Contains(s.node, at)) && !s.not.Contains(at)
 }
 
 func addrOf(ip net.IP) netip.Addr {

@@ -3,16 +3,15 @@ package cni
 import (
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/conntrack"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nft/nfttest"
 	"github.com/shoal-project/shoal/cni/podnet"
@@ -136,35 +135,39 @@ func TestRandomWalkOfTables(t *testing.T) {
 	}
 }
 
-// A pod's UDP host ports end flows to the node that lead elsewhere, and nobody else's:
+// A pod's host ports of UDP and SCTP end flows to the node that lead elsewhere, and nobody else's:
 // what others ask of a server at the same port of another machine goes on.
 func TestOldFlows(t *testing.T) {
 	dns, pod, other := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.7.5"), "10.244.7.6"
-	stale := staleUDP{
-		pod:   []netip.Addr{pod},
-		ports: udpPorts([]podnet.HostPort{{HostPort: 53, Protocol: "udp"}, {HostPort: 80, Protocol: "tcp"}}),
-		node:  []netip.Addr{netip.MustParseAddr("192.0.2.1"), dns},
-		not:   cidr.Parse("10.96.0.0/16"),
+	stale := staleFlows{
+		pod: []netip.Addr{pod},
+		ports: endablePorts([]podnet.HostPort{{HostPort: 53, Protocol: "udp"}, {HostPort: 54, Protocol: "sctp"},
+			{HostPort: 80, Protocol: "tcp"}}),
+		node: []netip.Addr{netip.MustParseAddr("192.0.2.1"), dns},
+		not:  cidr.Parse("10.96.0.0/16"),
 	}
 	for _, f := range []struct {
 		what, to, answers string
+		proto             uint8
 		port              uint16
 		ends              bool
 	}{
-		{"to the node's loopback", "127.0.0.1", "127.0.0.1", 53, true},
-		{"to the node", "192.0.2.1", "192.0.2.1", 53, true},
-		{"to the pod that had the port", "192.0.2.1", other, 53, true},
-		{"to the pod that has it", "192.0.2.1", pod.String(), 53, false},
-		{"to another port", "192.0.2.1", "192.0.2.1", 80, false},
-		{"to another machine", "198.51.100.1", "198.51.100.1", 53, false},
-		{"to a Service", "10.96.0.77", other, 53, false},
-		{"to the cluster DNS", dns.String(), dns.String(), 53, false},
+		{"to the node's loopback", "127.0.0.1", "127.0.0.1", unix.IPPROTO_UDP, 53, true},
+		{"to the node", "192.0.2.1", "192.0.2.1", unix.IPPROTO_UDP, 53, true},
+		{"to the pod that had the port", "192.0.2.1", other, unix.IPPROTO_UDP, 53, true},
+		{"to the pod that has it", "192.0.2.1", pod.String(), unix.IPPROTO_UDP, 53, false},
+		{"to another port", "192.0.2.1", "192.0.2.1", unix.IPPROTO_UDP, 80, false},
+		{"to that port by TCP", "192.0.2.1", "192.0.2.1", unix.IPPROTO_TCP, 80, false},
+		{"by SCTP to the pod that had the port", "192.0.2.1", other, unix.IPPROTO_SCTP, 54, true},
+		{"by SCTP to the pod that has it", "192.0.2.1", pod.String(), unix.IPPROTO_SCTP, 54, false},
+		{"by SCTP to a port of UDP", "192.0.2.1", other, unix.IPPROTO_SCTP, 53, false},
+		{"to another machine", "198.51.100.1", "198.51.100.1", unix.IPPROTO_UDP, 53, false},
+		{"to a Service", "10.96.0.77", other, unix.IPPROTO_UDP, 53, false},
+		{"to the cluster DNS", dns.String(), dns.String(), unix.IPPROTO_UDP, 53, false},
 	} {
-		flow := &netlink.ConntrackFlow{
-			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, DstIP: net.ParseIP(f.to), DstPort: f.port},
-			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: net.ParseIP(f.answers), SrcPort: f.port},
-		}
-		if got := stale.MatchConntrackFlow(flow); got != f.ends {
+		flow := conntrack.Flow{Proto: f.proto, To: netip.AddrPortFrom(netip.MustParseAddr(f.to), f.port),
+			By: netip.AddrPortFrom(netip.MustParseAddr(f.answers), f.port)}
+		if got := stale.match(flow); got != f.ends {
 			t.Errorf("%s: it ends: %v", f.what, got)
 		}
 	}

@@ -2,26 +2,27 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/shoal-project/shoal/agent/service"
+	"github.com/shoal-project/shoal/cni/conntrack"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
-// udpFlows collects the UDP destinations whose backends changed. A flow to one
-// of them that does not lead to a current backend is ended, so that its next
-// packet chooses anew. That also covers flows begun while there was no backend.
-type udpFlows struct {
-	dests map[netip.AddrPort]map[netip.AddrPort]bool // Service address and port : valid backends
-	ports map[uint16]map[netip.AddrPort]bool         // the same for node ports
-	local []netip.Addr                               // where these answer
+// oldFlows collects the UDP and SCTP destinations whose backends changed. A flow to one
+// of them that does not lead to a valid backend is ended, so that its next packet chooses
+// anew. For UDP that also covers flows begun while there was no backend. A client of SCTP
+// often has one port, and tries again from it: each try keeps the old flow alive.
+type oldFlows struct {
+	dests map[elem]map[netip.AddrPort]bool // where flows go : valid backends
+	local []netip.Addr                     // where node ports answer
 }
 
-func (u *udpFlows) add(old, now *service.Service) {
+// endable are the protocols whose flows are ended by hand.
+var endable = []string{"UDP", "SCTP"}
+
+func (u *oldFlows) add(old, now *service.Service) {
 	if old != nil {
 		for i := range old.Ports {
 			if p := &old.Ports[i]; p.Protocol == "UDP" && findPort(now, p) == nil {
@@ -35,16 +36,30 @@ func (u *udpFlows) add(old, now *service.Service) {
 	moved := old != nil && !sameAddresses(old, now)
 	for i := range now.Ports {
 		p := &now.Ports[i]
-		if p.Protocol != "UDP" {
+		if !slices.Contains(endable, p.Protocol) {
 			continue
 		}
-		if moved && findPort(old, p) != nil {
+		if moved && p.Protocol == "UDP" && findPort(old, p) != nil {
 			u.addPort(old, p, false) // those that it keeps are told anew
 		}
 		if moved || u.has(now, p) || !onlyMore(findPort(old, p), p) {
 			u.addPort(now, p, true)
 		}
 	}
+}
+
+// elemsOf are all that a port is known by.
+func elemsOf(s *service.Service, p *service.Port) (all []elem) {
+	proto := nft.Proto(p.Protocol)
+	for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.BalancerIPs} {
+		for _, a := range list {
+			all = append(all, elem{a, proto, p.Number})
+		}
+	}
+	if p.NodePort != 0 {
+		all = append(all, elem{proto: proto, port: p.NodePort})
+	}
+	return all
 }
 
 func sameAddresses(a, b *service.Service) bool {
@@ -90,9 +105,9 @@ func onlyMore(old, now *service.Port) bool {
 	return true
 }
 
-func (u *udpFlows) addPort(s *service.Service, p *service.Port, current bool) {
+func (u *oldFlows) addPort(s *service.Service, p *service.Port, current bool) {
 	if u.dests == nil {
-		u.dests, u.ports = map[netip.AddrPort]map[netip.AddrPort]bool{}, map[uint16]map[netip.AddrPort]bool{}
+		u.dests = map[elem]map[netip.AddrPort]bool{}
 	}
 	valid := map[netip.AddrPort]bool{}
 	if current {
@@ -105,74 +120,46 @@ func (u *udpFlows) addPort(s *service.Service, p *service.Port, current bool) {
 			valid[b] = true
 		}
 	}
-	for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.BalancerIPs} {
-		for _, a := range list {
-			u.dests[netip.AddrPortFrom(a, p.Number)] = valid
-		}
-	}
-	if p.NodePort != 0 {
-		u.ports[p.NodePort] = valid
+	for _, e := range elemsOf(s, p) {
+		u.dests[e] = valid
 	}
 }
 
-func (u *udpFlows) empty() bool { return len(u.dests) == 0 && len(u.ports) == 0 }
+func (u *oldFlows) empty() bool { return len(u.dests) == 0 }
 
 // has tells whether an earlier change of a port waits.
-func (u *udpFlows) has(s *service.Service, p *service.Port) bool {
-	if u.empty() {
-		return false
-	}
-	if _, ok := u.ports[p.NodePort]; ok && p.NodePort != 0 {
-		return true
-	}
-	for _, list := range [][]netip.Addr{s.ClusterIPs, s.ExternalIPs, s.BalancerIPs} {
-		for _, a := range list {
-			if _, ok := u.dests[netip.AddrPortFrom(a, p.Number)]; ok {
-				return true
-			}
-		}
-	}
-	return false
+func (u *oldFlows) has(s *service.Service, p *service.Port) bool {
+	return !u.empty() && slices.ContainsFunc(elemsOf(s, p), func(e elem) bool { return u.dests[e] != nil })
 }
 
 // clear ends the flows; nothing to do costs nothing. NodePorts answer at the addresses
 // local, as far as it can be called.
-func (u *udpFlows) clear(local func() ([]netip.Addr, error), families []*renderer) (err error) {
+func (u *oldFlows) clear(local func() ([]netip.Addr, error), families []*renderer) (err error) {
 	if u.empty() {
 		return nil
 	}
-	if len(u.ports) > 0 {
-		u.local, err = local()
+	for e := range u.dests {
+		if !e.addr.IsValid() {
+			u.local, err = local()
+			break
+		}
 	}
 	for _, r := range families {
-		_, clearErr := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(r.Family.AF()), u)
-		err = errors.Join(err, clearErr)
+		err = errors.Join(err, conntrack.End(uint8(r.Family.AF()), func(f conntrack.Flow) bool {
+			return u.ends(elem{f.To.Addr(), f.Proto, f.To.Port()}, f.By)
+		}))
 	}
-	if err != nil {
-		return fmt.Errorf("conntrack: %w", err)
-	}
-	return nil
-}
-
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (u *udpFlows) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	return f.Forward.Protocol == protoUDP && u.ends(netip.AddrPortFrom(addrOf(f.Forward.DstIP), f.Forward.DstPort),
-		netip.AddrPortFrom(addrOf(f.Reverse.SrcIP), f.Reverse.SrcPort))
+	return err
 }
 
 // ends tells whether a flow to an address that leads to a backend is to end. One that
 // leads where it was sent to is from before the Service. On a node port only what is
 // sent to the node is ours: the same number may be a server's elsewhere, another
 // Service's, or a host port on an address without NodePorts.
-func (u *udpFlows) ends(to, backend netip.AddrPort) bool {
+func (u *oldFlows) ends(to elem, backend netip.AddrPort) bool {
 	if valid, ok := u.dests[to]; ok {
 		return !valid[backend]
 	}
-	valid, ok := u.ports[to.Port()]
-	return ok && !valid[backend] && slices.Contains(u.local, to.Addr())
-}
-
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
+	valid, ok := u.dests[elem{proto: to.proto, port: to.port}]
+	return ok && !valid[backend] && slices.Contains(u.local, to.addr)
 }

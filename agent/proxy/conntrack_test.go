@@ -165,7 +165,7 @@ func TestUDPFlowsOfNewAddresses(t *testing.T) {
 // of a server of the node's, nor to another machine, whatever port they have.
 func TestUDPFlowsOfOthersStay(t *testing.T) {
 	valid := netip.MustParseAddrPort("10.244.7.2:80")
-	u := udpFlows{}
+	u := oldFlows{}
 	old := service.Port{Protocol: "UDP", Number: 8000, NodePort: 30080}
 	now := old
 	now.Cluster.Backends = []service.Backend{{AddrPort: valid}}
@@ -188,8 +188,12 @@ func TestUDPFlowsOfOthersStay(t *testing.T) {
 		{"10.96.0.77:30080", "10.244.7.3:80", false},     // another Service's port of that number
 		{"198.51.100.1:30080", "10.244.7.3:8080", false}, // a host port where NodePorts do not answer
 	} {
-		if got := u.ends(netip.MustParseAddrPort(c.to), netip.MustParseAddrPort(c.backend)); got != c.ends {
+		to, backend := netip.MustParseAddrPort(c.to), netip.MustParseAddrPort(c.backend)
+		if got := u.ends(elem{to.Addr(), unix.IPPROTO_UDP, to.Port()}, backend); got != c.ends {
 			t.Errorf("that the flow to %s, at %s, ends is %v", c.to, c.backend, got)
+		}
+		if u.ends(elem{to.Addr(), unix.IPPROTO_SCTP, to.Port()}, backend) {
+			t.Errorf("the flow of SCTP to %s ends", c.to)
 		}
 	}
 }

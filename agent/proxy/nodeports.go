@@ -105,3 +105,8 @@ func (n nodePorts) follow(ctx context.Context, moved chan<- struct{}) error {
 		}
 	}
 }
+
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}

@@ -59,7 +59,7 @@ type Proxy struct {
 	render renderer  // of the Services' primary family
 	second *renderer // of the other one; nil: there is none
 	health health
-	flows  udpFlows // to be ended
+	flows  oldFlows // to be ended
 
 	flowsFailed bool // to be ended, at the last try
 
@@ -270,18 +270,18 @@ func (p *Proxy) commit(k *nft.Conn, r *renderer, c *change, full bool) (err erro
 	return nil
 }
 
-// endFlows ends UDP flows to backends that are gone, since such a flow has no
-// end of its own. It returns after what time others may be looked for: those that
+// endFlows ends UDP and SCTP flows to backends that are gone, since such a flow has no
+// end of its own as long as its client tries on. It returns after what time others may be looked for: those that
 // could not be ended are then.
 func (p *Proxy) endFlows() (rest time.Duration) {
 	start := time.Now()
 	err := p.flows.clear(p.nodePortAddresses, p.renderers())
 	if err == nil {
-		p.flows, p.flowsFailed = udpFlows{}, false
+		p.flows, p.flowsFailed = oldFlows{}, false
 		return flowsRest * time.Since(start)
 	}
 	if !p.flowsFailed {
-		p.log.Warn("cannot end old UDP flows; trying on", "err", err)
+		p.log.Warn("cannot end old UDP and SCTP flows; trying on", "err", err)
 	}
 	p.flowsFailed = true
 	return max(flowsRest*time.Since(start), retryMax)
@@ -318,6 +318,3 @@ func (p *Proxy) Cleanup() error {
 	}
 	return nil
 }
-
-// protoUDP is the protocol whose flows are ended by hand.
-var protoUDP = nft.Proto("UDP")

@@ -235,3 +235,39 @@ func TestSCTPAffinity(t *testing.T) { // SVC-7, VIP-13
 		}
 	}
 }
+
+// TestSCTPFlowsOfEndpointsThatGo: a client that begins all its associations at one port is
+// led to another endpoint once its own is gone. One that is not ready, or ends, keeps what
+// stands: an association does not survive a move.
+func TestSCTPFlowsOfEndpointsThatGo(t *testing.T) { // SVC-7
+	n := newNode(t)
+	world := n.outside()
+	a, b, c := n.sctpPod("a"), n.sctpPod("b"), n.pod("c")
+	answers := func(what, want string) {
+		t.Helper()
+		for _, x := range []struct{ ns, addr string }{
+			{c.ns, "10.96.0.50:8000"}, {world, "192.0.2.1:30080"}, {world, "203.0.113.5:8000"}, {world, "203.0.113.6:8000"},
+		} {
+			got, err := callSCTP(t, answerTime, x.ns, x.addr, 5000)
+			if name, _, _ := strings.Cut(got, " "); err != nil || name != want {
+				t.Errorf("%s: %s: got %q, %v, want %s", what, x.addr, got, err, want)
+			}
+		}
+	}
+	n.setSCTP(sctpService(nil), a.addr)
+	answers("one endpoint", "a")
+	for what, conditions := range map[string]discoveryv1.EndpointConditions{
+		"it is not ready": {Ready: ptr(false), Serving: ptr(false), Terminating: ptr(false)},
+		"it ends":         {Ready: ptr(false), Serving: ptr(false), Terminating: ptr(true)},
+	} {
+		n.setSCTP(sctpService(nil), a.addr, b.addr)
+		n.in.Slices[0].Endpoints[0].Conditions = conditions
+		n.apply()
+		answers(what, "a")
+		for range 5 {
+			n.saysSCTP(what+", a client comes", c.ns, "10.96.0.50:8000", "b "+c.addr.String())
+		}
+	}
+	n.setSCTP(sctpService(nil), b.addr)
+	answers("it is gone", "b")
+}

@@ -360,8 +360,11 @@ func buildPort(svc *corev1.Service, p *corev1.ServicePort, eps []endpoint, view 
 	pick := picker{view: view, name: out.Name, protocol: out.Protocol}
 	pick.eps = filter(eps, func(e *endpoint) bool { return pick.port(e) != 0 })
 	out.Cluster = pick.cluster()
-	if p.Protocol == corev1.ProtocolUDP {
-		out.Lasting = pick.lasting(out.Cluster)
+	switch p.Protocol {
+	case corev1.ProtocolUDP:
+		out.Lasting = pick.lasting(out.Cluster, (*endpoint).serves)
+	case corev1.ProtocolSCTP:
+		out.Lasting = pick.lasting(out.Cluster, func(*endpoint) bool { return true })
 	}
 	out.Internal, out.External = out.Cluster, out.Cluster
 	if t := svc.Spec.InternalTrafficPolicy; t != nil && *t == corev1.ServiceInternalTrafficPolicyLocal {
@@ -407,17 +410,20 @@ func last(chosen []endpoint) bool {
 	return len(chosen) > 0 && (chosen[0].down || !chosen[0].ready)
 }
 
-// lasting are the endpoints that serve, whether they end or are hinted for others, and
-// are not chosen. As for kube-proxy a change of policies or hints moves no flow; an
-// endpoint of a dead node is left all the same.
-func (p *picker) lasting(chosen Route) (out []netip.AddrPort) {
-	for _, b := range p.backends(filter(p.eps, func(e *endpoint) bool { return (e.ready || e.terminating) && !e.down })) {
+// lasting are the endpoints to which flows may go on, beside those that are chosen. As for
+// kube-proxy a change of policies or hints moves no flow.
+func (p *picker) lasting(chosen Route, may func(*endpoint) bool) (out []netip.AddrPort) {
+	for _, b := range p.backends(filter(p.eps, may)) {
 		if !chosen.Has(b.AddrPort) {
 			out = append(out, b.AddrPort)
 		}
 	}
 	return out
 }
+
+// serves holds for those that serve, whether they end or are hinted for others; an
+// endpoint of a dead node is left.
+func (e *endpoint) serves() bool { return (e.ready || e.terminating) && !e.down }
 
 // hinted applies topology hints: the same node first, then the same zone
 // (KEP-4444, KEP-2433). Endpoints without a hint disable them.

@@ -161,19 +161,23 @@ func TestBackends(t *testing.T) {
 	}
 }
 
-// TestLasting: to which endpoints, beside those for new ones, flows of UDP stay.
+// TestLasting: to which endpoints, beside those for new ones, flows of UDP and SCTP stay.
 func TestLasting(t *testing.T) {
 	for name, x := range map[string]struct {
-		eps  []string
-		want string
+		eps       []string
+		udp, sctp string
 	}{
-		"all are chosen":           {[]string{"10.1.0.1 ready", "10.1.0.2 notready"}, "[]"},
-		"one ends, one is dead":    {[]string{"10.1.0.1 ready", "10.1.0.2 ending", "10.1.0.3 dead"}, "[10.1.0.2:80]"},
-		"those that end are all":   {[]string{"10.1.0.1 ending", "10.1.0.2 ending"}, "[]"},
-		"one is hinted for others": {[]string{"10.1.0.1@n1 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, "[10.1.0.2:80]"},
-		"one's node died":          {[]string{"10.1.0.1@n1 ready", "10.1.0.2@n3 ready", "10.1.0.3@n3 ending"}, "[]"},
+		"all are chosen": {[]string{"10.1.0.1 ready", "10.1.0.2 notready"}, "[]", "[10.1.0.2:80]"},
+		"one ends, one is dead": {[]string{"10.1.0.1 ready", "10.1.0.2 ending", "10.1.0.3 dead"},
+			"[10.1.0.2:80]", "[10.1.0.2:80 10.1.0.3:80]"},
+		"those that end are all": {[]string{"10.1.0.1 ending", "10.1.0.2 ending"}, "[]", "[]"},
+		"one is hinted for others": {[]string{"10.1.0.1@n1 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"},
+			"[10.1.0.2:80]", "[10.1.0.2:80]"},
+		"one's node died": {[]string{"10.1.0.1@n1 ready", "10.1.0.2@n3 ready", "10.1.0.3@n3 ending"},
+			"[]", "[10.1.0.2:80 10.1.0.3:80]"},
 	} {
-		for protocol, want := range map[corev1.Protocol]string{corev1.ProtocolUDP: x.want, corev1.ProtocolTCP: "[]"} {
+		for protocol, want := range map[corev1.Protocol]string{
+			corev1.ProtocolUDP: x.udp, corev1.ProtocolSCTP: x.sctp, corev1.ProtocolTCP: "[]"} {
 			svc := web(func(s *corev1.Service) { s.Spec.Ports[0].Protocol = protocol })
 			slc := slice("a", x.eps...)
 			slc.Ports[0].Protocol = &protocol

@@ -179,8 +179,9 @@ type Port struct {
 	Internal Route  // for cluster IPs
 	External Route  // for node ports, external and load balancer addresses
 	Cluster  Route  // for External's addresses when a pod or process of this node uses them
-	// Lasting are, of UDP, the other endpoints that serve: no new flow goes to them, and
-	// the ones that do stay, as those of TCP do by themselves. Sorted.
+	// Lasting are other endpoints, to which no new flow goes and standing ones do, as those
+	// of TCP do by themselves: of UDP the ones that serve, of SCTP, whose associations do
+	// not survive a move, all that are still there. Sorted.
 	Lasting []netip.AddrPort
 }
 
