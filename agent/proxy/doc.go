@@ -30,7 +30,7 @@
 //	      @aff… client . backend ─> …/ADDRESS/PORT: remember, dnat
 //
 //	refuse-prerouting, refuse-output (filter, dstnat + 10)
-//	 ├ mark reject ─> refuse: TCP reset, or port unreachable
+//	 ├ mark reject ─> refuse: TCP reset, or unreachable: SCTP's protocol (IPv4), else the port
 //	 └ still to a Service's range ─> refuse
 //
 //	guard-forward, guard-input (filter)

@@ -210,9 +210,33 @@ func TestSCTP(t *testing.T) { // SVC-7
 	}
 	n.setSCTP(sctpService(nil))
 	for _, x := range []struct{ ns, addr string }{{c.ns, "10.96.0.50:8000"}, {world, "192.0.2.1:30080"}} {
+		refused := icmpTo(t, x.ns)
 		if got, err := callSCTP(t, silence, x.ns, x.addr, 0); !errors.Is(err, errSilent) {
 			t.Errorf("no endpoints: %s: got %q, %v", x.addr, got, err)
 		}
+		if kind, code := refused(); kind != 3 || code != 2 {
+			t.Errorf("no endpoints: %s: refused by ICMP of type %d, code %d, want protocol unreachable",
+				x.addr, kind, code)
+		}
+	}
+}
+
+// icmpTo returns what reads the type and code of the first packet of ICMP to a namespace.
+func icmpTo(t *testing.T, ns string) func() (kind, code byte) {
+	t.Helper()
+	var c net.PacketConn
+	err := nstest.In(ns, func() (err error) { c, err = net.ListenPacket("ip4:icmp", "0.0.0.0"); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return func() (kind, code byte) {
+		_ = c.SetReadDeadline(time.Now().Add(answerTime))
+		buf := make([]byte, 1500)
+		if _, _, err := c.ReadFrom(buf); err != nil {
+			t.Error(err)
+		}
+		return buf[0], buf[1]
 	}
 }
 

@@ -85,6 +85,9 @@ func (t *table) base(cfg *Config) nft.Objects {
 	o.AddRule(chainDrop, nft.Drop())
 	o.AddRule("refuse", nft.Unmark(markReject))
 	o.AddRule("refuse", nft.ProtoIs(unix.IPPROTO_TCP), nft.RejectTCP())
+	if t.Family == nft.V4 {
+		o.AddRule("refuse", nft.ProtoIs(unix.IPPROTO_SCTP), nft.RejectProtocol())
+	}
 	o.AddRule("refuse", t.Family.Reject())
 	t.addDispatch(o, cfg)
 	t.addClasses(o, &t.addresses)

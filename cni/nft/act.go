@@ -64,6 +64,12 @@ func (f Family) Reject() Statement {
 	return plain{"reject", &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: code}}
 }
 
+// RejectProtocol answers "protocol unreachable" (RFC 792), which IPv6 has not: by it a client
+// of SCTP knows that it is refused (RFC 9260, section 10), and by "port unreachable" not.
+func RejectProtocol() Statement {
+	return plain{"reject with icmp prot-unreachable", &expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 2}}
+}
+
 // Count counts the packets that come this far.
 func Count() Statement { return plain{"counter", &expr.Counter{}} }
 
