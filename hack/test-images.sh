@@ -14,7 +14,7 @@ if ! [ -f "$out/busybox.tar" ] || ! [ -f "$out/nginx.tar" ]; then
 	fi
 	go build -o bin/image ./hack/image
 fi
-if ! [ -f "$out/testserver.tar" ] || [ tests/testserver/main.go -nt "$out/testserver.tar" ]; then
+if ! [ -f "$out/testserver.tar" ] || [ -n "$(find tests/testserver -name '*.go' -newer "$out/testserver.tar")" ]; then
 	${GO:-go} build -ldflags "-s -w" -o bin/testserver ./tests/testserver
 	${GO:-go} run ./hack/image -name localhost/testserver:1 -out "$out/testserver.tar" -entrypoint /testserver bin/testserver=/testserver
 fi

@@ -1,5 +1,5 @@
 // Command testserver is what end-to-end tests run in pods: an admission
-// webhook, an aggregated API and a UDP server.
+// webhook, an aggregated API, and servers and clients of UDP and SCTP.
 package main
 
 import (
@@ -27,7 +27,7 @@ const group = "fish.example.com"
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: testserver webhook|api|udp|pause|ask ADDRESS")
+		log.Fatal("usage: testserver webhook|api|udp|pause|ask ADDRESS|sctp PORT...|ask-sctp [FLAGS] ADDRESS")
 	}
 	var err error
 	switch os.Args[1] {
@@ -44,6 +44,12 @@ func main() {
 		return
 	case "ask":
 		if err = ask(os.Args[len(os.Args)-1]); err == nil {
+			return
+		}
+	case "sctp":
+		err = serveSCTP(os.Args[2:])
+	case "ask-sctp":
+		if err = talkSCTP(os.Args[2:]); err == nil {
 			return
 		}
 	default:
