@@ -83,11 +83,16 @@ test: setup build images test-images kubectl helm bin/gotestsum ## run all tests
 # is named at the end as FLAKY, a bug to mend; RERUNS=0 looks for them.
 RERUNS ?= 1
 # Test programs are large and run once: where memory has room they are not written to the disk.
+# Go is told by a file: the variable itself would move what tests write as well.
 LINK_DIR := $(shell [ "$$(df -k --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 ] 2>/dev/null && \
 	! findmnt -no OPTIONS -T /dev/shm | grep -qw noexec && echo /dev/shm)
-GO_TEST = env PATH="$(dir $(shell command -v $(GO))):$$PATH" $(if $(LINK_DIR),GOTMPDIR=$(LINK_DIR)) \
+GO_TEST = env PATH="$(dir $(shell command -v $(GO))):$$PATH" $(if $(LINK_DIR),GOENV=$(CURDIR)/bin/goenv) \
 	bin/gotestsum --hide-summary skipped --jsonfile bin/$@.json -f standard-quiet \
 	--rerun-fails=$(RERUNS) --rerun-fails-max-failures=2 --rerun-fails-abort-on-data-race --packages
+bin/goenv: FORCE
+	@mkdir -p bin
+	@{ grep -sv '^GOTMPDIR=' "$$($(GO) env GOENV)"; echo 'GOTMPDIR=$(LINK_DIR)'; } >$@
+
 TELL_FAILURES = || rc=$$?; $(GO) run ./tests/failures <bin/$@.json; exit $${rc:-0}
 
 bin/gotestsum: Makefile
@@ -99,14 +104,14 @@ SHUFFLE ?= off
 
 # Informers share the watch cache's objects: who modifies one is found out. Without
 # debug information (-w) a test program links in two thirds of the time.
-test-unit: bin/gotestsum ## rules, API in process, kernel parts, with the race detector; no cluster
+test-unit: bin/gotestsum bin/goenv ## rules, API in process, kernel parts, with the race detector; no cluster
 	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd|gvisor)' | tr '\n' ' ')" -- \
 		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $(TELL_FAILURES)
 
-test-model: bin/gotestsum ## models whose every state is looked at, without the race detector
+test-model: bin/gotestsum bin/goenv ## models whose every state is looked at, without the race detector
 	@$(UNIT_NICE) $(GO_TEST) ./agent/fence -- -run 'Writers|Needed' -timeout 25m $(TELL_FAILURES)
 
-test-e2e: bin/gotestsum ## whole clusters in network namespaces
+test-e2e: bin/gotestsum bin/goenv ## whole clusters in network namespaces
 	@$(GO_TEST) ./tests/e2e/... -- -count=1 -timeout 25m $(TELL_FAILURES)
 
 test-chaos: ## kill daemons under load; takes minutes
