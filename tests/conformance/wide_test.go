@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -116,6 +117,21 @@ func TestCausesFile(t *testing.T) {
 		}
 		if _, err := readCauses(bad); err == nil {
 			t.Errorf("%q is taken", line)
+		}
+	}
+}
+
+// A name with a container that has no text is that of one spec for ginkgo, too.
+func TestExactly(t *testing.T) {
+	re := regexp.MustCompile(exactly("[sig-node] Eviction when full  should evict (all)"))
+	for text, want := range map[string]bool{
+		"[sig-node] Eviction when full should evict (all)":      true,
+		"[sig-node] Eviction when full  should evict (all)":     true,
+		"[sig-node] Eviction when full should evict (all) pods": false,
+		"n Eviction when full should evict (all)":               false,
+	} {
+		if got := re.MatchString(text); got != want {
+			t.Errorf("%q: %v", text, got)
 		}
 	}
 }
