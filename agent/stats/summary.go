@@ -272,5 +272,11 @@ func processes(now metav1.Time) *statsapi.RlimitStats {
 	if err != nil {
 		return nil
 	}
-	return &statsapi.RlimitStats{Time: now, MaxPID: &t.MaxPID, NumOfRunningProcesses: &t.Count}
+	return rlimit(t, now)
+}
+
+// rlimit tells what eviction by pid.available goes by: the kernel has two limits.
+func rlimit(t host.Tasks, now metav1.Time) *statsapi.RlimitStats {
+	limit := t.Limit()
+	return &statsapi.RlimitStats{Time: now, MaxPID: &limit, NumOfRunningProcesses: &t.Count}
 }

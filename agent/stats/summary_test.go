@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -105,5 +106,15 @@ func TestSummary(t *testing.T) {
 	if pod = s.Pods[0]; pod.Network != nil || pod.VolumeStats != nil || pod.EphemeralStorage != nil || pod.CPU == nil ||
 		s.Node.Network != nil || s.Node.Fs != nil {
 		t.Errorf("in brief: %+v", s)
+	}
+}
+
+// What is left by the summary is what pid.available is measured by.
+func TestRlimit(t *testing.T) {
+	for _, c := range []struct{ pids, threads, want int64 }{{4194304, 192730, 192730}, {32768, 192730, 32768}} {
+		r := rlimit(host.Tasks{Count: 639, MaxPID: c.pids, MaxThreads: c.threads}, metav1.Now())
+		if *r.MaxPID != c.want || *r.NumOfRunningProcesses != 639 {
+			t.Errorf("%+v: at most %d, now %d", c, *r.MaxPID, *r.NumOfRunningProcesses)
+		}
 	}
 }
