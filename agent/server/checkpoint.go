@@ -17,7 +17,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, r *http.Request) {
 	ns, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
 	p, ok := s.Pods.Find(ns, name)
 	if !ok {
-		http.Error(w, "pod does not exist", http.StatusNotFound)
+		http.Error(w, errNoPod, http.StatusNotFound)
 		return
 	}
 	if !declares(&p.Pod.Spec, container) {

@@ -85,7 +85,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !ok {
-		http.Error(w, fmt.Sprintf("pod %q does not exist", ns+"/"+name), http.StatusNotFound)
+		http.Error(w, errNoPod, http.StatusNotFound)
 		return
 	}
 	o, problem := chosen(&p, container, opts.previous)

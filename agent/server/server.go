@@ -302,19 +302,15 @@ func reply(w http.ResponseWriter, v any) {
 	w.Write(data)
 }
 
-// container finds a container by the request's path; it answers itself when
-// there is none.
-func (s *Server) container(w http.ResponseWriter, r *http.Request) (Pod, *record.Observation) {
-	ns, name, container := r.PathValue("namespace"), r.PathValue("pod"), r.PathValue("container")
-	p, ok := s.Pods.Find(ns, name)
+// errNoPod is told, as other errors of sessions, in the kubelet's words: clients look for them.
+const errNoPod = "pod does not exist"
+
+// pod finds a pod by the request's path; it answers itself when there is none.
+func (s *Server) pod(w http.ResponseWriter, r *http.Request) (Pod, bool) {
+	p, ok := s.Pods.Find(r.PathValue("namespace"), r.PathValue("pod"))
 	if !ok || r.PathValue("uid") != "" && string(p.Pod.UID) != r.PathValue("uid") {
-		http.Error(w, fmt.Sprintf("pod %q does not exist", ns+"/"+name), http.StatusNotFound)
-		return Pod{}, nil
+		http.Error(w, errNoPod, http.StatusNotFound)
+		return Pod{}, false
 	}
-	o := p.Observed.Latest(container)
-	if o == nil {
-		http.Error(w, fmt.Sprintf("container %q not found in pod %q", container, name+"_"+ns), http.StatusNotFound)
-		return Pod{}, nil
-	}
-	return p, o
+	return p, true
 }

@@ -8,8 +8,10 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
@@ -75,7 +77,7 @@ func (t target) PortForward(ctx context.Context, _, _ string, port int32, stream
 }
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
-	p, o := s.live(w, r)
+	p, o := s.live(w, r, notFound)
 	if o == nil {
 		return
 	}
@@ -96,7 +98,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
-	p, o := s.live(w, r)
+	p, o := s.live(w, r, notInPod)
 	if o == nil {
 		return
 	}
@@ -117,7 +119,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request) {
 
 // run answers with a command's output (POST /run, used by few).
 func (s *Server) run(w http.ResponseWriter, r *http.Request) {
-	_, o := s.live(w, r)
+	_, o := s.live(w, r, notFound)
 	if o == nil {
 		return
 	}
@@ -125,7 +127,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	stdout, stderr, err := s.Sessions.URLs.ExecSync(r.Context(), o.ID, r.Form["cmd"], time.Minute)
+	cmd := r.Form["cmd"]
+	if len(cmd) == 1 { // all of it, as the kubelet takes it
+		cmd = strings.Split(cmd[0], " ")
+	}
+	stdout, stderr, err := s.Sessions.URLs.ExecSync(r.Context(), o.ID, cmd, time.Minute)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("%v\n%s", err, stderr), http.StatusInternalServerError)
 		return
@@ -134,12 +140,11 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
-	ns, name := r.PathValue("namespace"), r.PathValue("pod")
-	p, ok := s.Pods.Find(ns, name)
-	if !ok || r.PathValue("uid") != "" && string(p.Pod.UID) != r.PathValue("uid") {
-		http.Error(w, fmt.Sprintf("pod %q does not exist", ns+"/"+name), http.StatusNotFound)
+	p, ok := s.pod(w, r)
+	if !ok {
 		return
 	}
+	ns, name := p.Pod.Namespace, p.Pod.Name
 	sb := p.Observed.Sandbox()
 	if sb == nil || !sb.Ready {
 		http.Error(w, fmt.Sprintf("pod %q is not running", ns+"/"+name), http.StatusBadRequest)
@@ -170,14 +175,29 @@ func ports(r *http.Request) []int32 {
 	return out
 }
 
-// live finds a running container.
-func (s *Server) live(w http.ResponseWriter, r *http.Request) (Pod, *record.Observation) {
-	p, o := s.container(w, r)
-	if o != nil && o.State != record.Running {
-		http.Error(w, fmt.Sprintf("container %q is not running", o.Name), http.StatusBadRequest)
+// live finds a running container; it answers itself when there is none, as missing says.
+func (s *Server) live(w http.ResponseWriter, r *http.Request, missing func(container string, p *corev1.Pod) string) (
+	Pod, *record.Observation) {
+	p, ok := s.pod(w, r)
+	if !ok {
+		return Pod{}, nil
+	}
+	container := r.PathValue("container")
+	o := p.Observed.Latest(container)
+	if o == nil || o.State != record.Running {
+		http.Error(w, missing(container, p.Pod), http.StatusNotFound)
 		return Pod{}, nil
 	}
 	return p, o
+}
+
+// notFound and notInPod are the kubelet's words for a container that does not run.
+func notFound(container string, _ *corev1.Pod) string {
+	return fmt.Sprintf("container not found (%q)", container)
+}
+
+func notInPod(container string, p *corev1.Pod) string {
+	return fmt.Sprintf("container %s not found in pod %s_%s", container, p.Name, p.Namespace)
 }
 
 // forward hands a session to where the runtime serves it.
