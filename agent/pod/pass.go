@@ -283,7 +283,7 @@ func (w *worker) act(ctx context.Context, p *corev1.Pod, o *record.Observed, a A
 		w.begin(ctx, "", a, func(ctx context.Context) func() { return w.setup(ctx, s) })
 	case Start:
 		cr := w.rec.Of(a.Name)
-		if a.Backoff != cr.Backoff {
+		if a.Backoff != cr.Backoff || a.Ended {
 			cr.Backoff, cr.BackoffAt = a.Backoff, time.Now()
 		}
 		f, making := w.facts(p, o, a), new(atomic.Bool)

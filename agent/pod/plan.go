@@ -53,8 +53,10 @@ type Action struct {
 	Wait bool
 	// Failed: the container is stopped because a probe failed (Stop).
 	Failed bool
-	// Backoff is the pause after the next failure (Start).
+	// Backoff is the pause after the next failure (Start). Ended: the container starts after
+	// it has ended, and the time until that pause counts for nothing begins anew.
 	Backoff time.Duration
+	Ended   bool
 	Verdict record.Verdict
 	Until   time.Time
 }

@@ -182,16 +182,16 @@ func (d *decision) restart(c *corev1.Container, finished time.Time) {
 	if !fresh {
 		next = min(2*r.Backoff, limit)
 	}
-	d.startWith(c, d.attempt(c.Name), next)
+	d.startWith(c, Action{Attempt: d.attempt(c.Name), Backoff: next, Ended: true})
 }
 
 func (d *decision) start(c *corev1.Container, attempt uint32) {
-	d.startWith(c, attempt, d.Record.Get(c.Name).Backoff)
+	d.startWith(c, Action{Attempt: attempt, Backoff: d.Record.Get(c.Name).Backoff})
 }
 
 // startWith starts a container, unless its last try failed a moment ago or
 // another container of the pod is being started (they start one by one).
-func (d *decision) startWith(c *corev1.Container, attempt uint32, backoff time.Duration) {
+func (d *decision) startWith(c *corev1.Container, a Action) {
 	r := d.Record.Get(c.Name)
 	if r.Fault != nil && r.Fault.Reason != "CrashLoopBackOff" && d.Now.Before(r.Retry) {
 		if r.Fault.Reason == "ErrImagePull" {
@@ -203,7 +203,8 @@ func (d *decision) startWith(c *corev1.Container, attempt uint32, backoff time.D
 	if d.starting() {
 		return
 	}
-	d.plan.add(Action{Kind: Start, Name: c.Name, Attempt: attempt, Backoff: backoff})
+	a.Kind, a.Name = Start, c.Name
+	d.plan.add(a)
 }
 
 func (d *decision) showPullBackoff(c *corev1.Container, r record.Container) {

@@ -180,6 +180,36 @@ func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
 	})
 }
 
+// A container that goes on to fail waits for the longest pause each time: two of them are no
+// long run without a failure, after which the pauses begin anew.
+func TestBackoffStaysAtItsCap(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+		var pauses []int
+		fail := func(after time.Duration) {
+			time.Sleep(after)
+			f.end("a", 1)
+			ended := time.Now()
+			for synctest.Wait(); !strings.Contains(f.String(), "=run"); synctest.Wait() {
+				time.Sleep(time.Second)
+			}
+			pauses = append(pauses, int(time.Since(ended).Seconds()))
+		}
+		for range 11 {
+			fail(5 * time.Second)
+		}
+		fail(10*time.Minute + time.Second) // from when it began to start
+		if want := []int{0, 10, 20, 40, 80, 160, 300, 300, 300, 300, 300, 0}; !slices.Equal(pauses, want) {
+			t.Errorf("paused for %v seconds, want %v", pauses, want)
+		}
+	})
+}
+
 // running is what a reporter makes of a pod with a container that has started.
 type running struct{ *edges }
 

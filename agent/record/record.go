@@ -114,7 +114,7 @@ type Container struct {
 	// ProbeGrace overrides the grace period when Unhealthy, in seconds.
 	ProbeGrace *int64 `json:"probeGrace,omitempty"`
 	// Backoff is the pause before the restart after the next failure;
-	// BackoffAt is when it was last raised.
+	// BackoffAt is when it was last raised, or would have been if it were not at its cap.
 	Backoff   time.Duration `json:"backoff,omitempty"`
 	BackoffAt time.Time     `json:"backoffAt,omitzero"`
 	// Fault is why the container cannot start now; Retry when to try again.
