@@ -77,7 +77,7 @@ one() { name=$1; client=$2; shift 2; said=$("$@") || { echo "failed: $*: $said";
 # silent COMMAND… fails, and tells how.
 silent() { if "$@" >/tmp/silent 2>&1; then cat /tmp/silent; echo "succeeded: $*"; return 1; fi; cut -d' ' -f3- /tmp/silent; }
 # hold POD ADDRESS begins an association that goes on.
-hold() { nsenter --net=/proc/$(cat /tmp/pid-$1)/ns/net $ask -hold $2 >/tmp/held 2>/tmp/held.err & echo $! >/tmp/holder; until_ 20 test -s /tmp/held; }
+hold() { rm -f /tmp/held; nsenter --net=/proc/$(cat /tmp/pid-$1)/ns/net $ask -hold $2 >/tmp/held 2>/tmp/held.err & echo $! >/tmp/holder; until_ 20 test -s /tmp/held; }
 lines() { wc -l </tmp/held; }
 more() { n=$(lines); until_ "$1" eval '[ $(lines) -gt $((n+3)) ]'; }
 # still waits until nothing is answered for three seconds.
