@@ -361,9 +361,19 @@ func (m *Manager) imageVolume(req Request, v *criv1.Mount, i int) (string, error
 		return "", fmt.Errorf("image volume: %w", err)
 	}
 	if _, err := os.Stat(sub); err != nil {
-		return "", fmt.Errorf("image volume: sub path %q: %w", v.GetImageSubPath(), err)
+		return "", fmt.Errorf("image volume: sub path %q: %w", v.GetImageSubPath(), withoutPath(err))
 	}
 	return sub, nil
+}
+
+// withoutPath is an error of a file without its path: that of a try is of another directory
+// each time, and its events are not one.
+func withoutPath(err error) error {
+	var of *os.PathError
+	if errors.As(err, &of) {
+		return of.Err
+	}
+	return err
 }
 
 // declaredVolumes are the image's own volumes: they stay writable when the

@@ -147,7 +147,7 @@ func (m *Manager) pullFailed(f *launch.Facts, err error) *record.Verdict {
 	msg := grpcMessage(err)
 	m.event(f, corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", f.Container.Image, msg))
 	m.event(f, corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
-	return &record.Verdict{Reason: "ErrImagePull", Message: msg}
+	return &record.Verdict{Reason: "ErrImagePull", Message: msg, Image: f.Container.Image}
 }
 
 // sharedPull pulls once for all who want the same image with the same secrets

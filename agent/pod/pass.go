@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"strconv"
@@ -412,7 +413,7 @@ func (w *worker) holdContainer(p *corev1.Pod, a Action) {
 	case "ImagePullBackOff":
 		if c := record.FindContainer(p, a.Name); c != nil {
 			w.m.Events.Event(p, a.Name, corev1.EventTypeNormal, "BackOff",
-				"Back-off pulling image "+strconv.Quote(c.Image))
+				"Back-off pulling image "+strconv.Quote(cmp.Or(v.Image, c.Image)))
 			w.m.Events.Event(p, a.Name, corev1.EventTypeWarning, "Failed", "Error: ImagePullBackOff")
 		}
 	}

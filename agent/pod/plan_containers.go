@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -213,8 +214,9 @@ func (d *decision) showPullBackoff(c *corev1.Container, r record.Container) {
 		d.plan.wake(shown)
 		return
 	}
-	d.hold(c.Name, r.Retry, record.Verdict{Reason: "ImagePullBackOff",
-		Message: "Back-off pulling image \"" + c.Image + "\": ErrImagePull: " + r.Fault.Message})
+	image := cmp.Or(r.Fault.Image, c.Image)
+	d.hold(c.Name, r.Retry, record.Verdict{Reason: "ImagePullBackOff", Image: image,
+		Message: "Back-off pulling image \"" + image + "\": ErrImagePull: " + r.Fault.Message})
 }
 
 func (d *decision) hold(name string, until time.Time, v record.Verdict) {

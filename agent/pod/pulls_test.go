@@ -94,3 +94,26 @@ func TestNamesOfImages(t *testing.T) {
 		}
 	})
 }
+
+// Who waits for the image of a volume is told that one's name.
+func TestImageOfVolumeBacksOff(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			Image: &corev1.ImageVolumeSource{Reference: "far/away:1"}}}}
+		m.Update(p, SourceAPI)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		want := `Back-off pulling image "far/away:1": ErrImagePull: registry says no`
+		if fault := e.records[string(p.UID)].Containers["a"].Fault; fault == nil || fault.Message != want {
+			t.Errorf("%+v, want %s", fault, want)
+		}
+	})
+}
