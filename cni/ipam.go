@@ -75,6 +75,20 @@ func (p pool) reserve(owner, pod string) (netip.Addr, error) {
 	return a, err
 }
 
+// reserveAgain reserves an address that owner has, unless it is reserved.
+func (p pool) reserveAgain(owner string, a netip.Addr) error {
+	if !p.usable(a) {
+		return nil // of another network
+	}
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return fmt.Errorf("reserve address: %w", err)
+	}
+	if err := os.Symlink(owner, filepath.Join(p.dir, a.String())); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("reserve address: %w", err)
+	}
+	return nil
+}
+
 // next reserves the free address that comes after the one given out last.
 func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error) {
 	first := p.gateway().Next()

@@ -150,20 +150,27 @@ func (n *Network) ensureLocked() error {
 	return nil
 }
 
-// Know tells of sandboxes that were connected before this process began, and leads
-// their host ports to them again where somebody took the tables away.
+// Know tells of sandboxes that were connected before this process began. Their addresses are
+// reserved again where the reservations were lost, so that no other pod gets them, and their
+// host ports lead to them where somebody took the tables away.
 func (n *Network) Know(list []podnet.Sandbox) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	var errs []error
 	for _, s := range list {
 		if len(s.HostPorts) > 0 {
 			n.ports[ownerOf(s)] = s.HostPorts
 		}
+		for _, a := range s.Addrs {
+			if st := n.stack(a); st != nil {
+				errs = append(errs, st.pool.reserveAgain(ownerOf(s), a))
+			}
+		}
 	}
-	if n.bridge == 0 {
-		return nil // whoever makes it puts the ports back
+	if n.bridge != 0 { // or else whoever makes it puts the ports back
+		errs = append(errs, n.restoreHostPorts())
 	}
-	if err := n.restoreHostPorts(); err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	return nil

@@ -183,6 +183,31 @@ func TestDelIsIdempotentAndNeedsNoNamespace(t *testing.T) {
 	}
 }
 
+// TestKnownAddressesAreReserved: addresses that pods have are given to nobody else, also when
+// what reserved them was lost.
+func TestKnownAddressesAreReserved(t *testing.T) {
+	n := newNetwork(t)
+	if err := n.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	a, r := attach(t, n, "a")
+	if err := os.RemoveAll(n.stacks[0].pool.dir); err != nil {
+		t.Fatal(err)
+	}
+	a.Addrs = append(r.Addrs, netip.MustParseAddr("192.0.2.1")) // and one of another network
+	for range 2 {
+		if err := n.Know([]podnet.Sandbox{a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, r2 := attach(t, n, "b"); r2.Addrs[0] == r.Addrs[0] {
+		t.Errorf("two pods have %s", r.Addrs[0])
+	}
+	if ids, err := n.Owners(); err != nil || fmt.Sprint(ids) != "[a b]" {
+		t.Errorf("owners %v, %v", ids, err)
+	}
+}
+
 func TestHostPort(t *testing.T) { // NET-6
 	n := newNetwork(t)
 	if err := n.Ensure(); err != nil {

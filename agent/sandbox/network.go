@@ -34,6 +34,7 @@ func (s *Sandbox) networked() podnet.Sandbox {
 		Annotations: s.Config.GetAnnotations(),
 		HostPorts:   hostPorts(s.Config.GetPortMappings()),
 		Network:     s.Network,
+		Addrs:       s.IPs,
 	}
 }
 

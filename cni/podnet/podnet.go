@@ -21,6 +21,8 @@ type Sandbox struct {
 	Bandwidth            Bandwidth
 	// Network is the one that connected it, or is to; empty where nobody wrote it down.
 	Network string
+	// Addrs are the addresses that it has; empty where nobody wrote them down.
+	Addrs []netip.Addr
 }
 
 // HostPort leads a port of the node to the pod. In JSON it is an element of the
