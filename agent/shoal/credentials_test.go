@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -83,16 +86,30 @@ func TestCredentials(t *testing.T) {
 // putOnPath makes this program a daemon's, which the command finds.
 func putOnPath(t *testing.T, name string) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := filepath.Join(t.TempDir(), "bin")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(self, filepath.Join(dir, name)); err != nil {
+	if err := errors.Join(os.Mkdir(dir, 0o755), putProgram(dir, name)); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
+}
+
+// putProgram puts this program into a directory by several names: links, where the tests
+// were not linked on another file system.
+func putProgram(dir string, names ...string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if err := os.Link(self, path); err == nil {
+			continue
+		}
+		// Not by this process: what it writes cannot be run while it makes another.
+		if out, err := exec.Command("cp", self, path).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		self = path
+	}
+	return nil
 }

@@ -101,12 +101,7 @@ func newStage(t *testing.T, port string, files []txtar.File) *stage {
 	for _, dir := range []string{filepath.Dir(s.dir), s.dir} { // for nobody's sake
 		s.must(os.Chmod(dir, 0o755))
 	}
-	self, err := os.Executable()
-	s.must(err)
-	s.must(os.Mkdir(s.path("bin"), 0o755))
-	for _, name := range []string{"shoal", coordinatorBin, agentBin} {
-		s.must(os.Link(self, s.path("bin", name)))
-	}
+	s.must(errors.Join(os.Mkdir(s.path("bin"), 0o755), putProgram(s.path("bin"), "shoal", coordinatorBin, agentBin)))
 	for _, name := range []string{"conmon", "runc"} {
 		s.must(os.WriteFile(s.path("bin", name), nil, 0o755))
 	}
