@@ -103,9 +103,10 @@ bin/gotestsum: Makefile
 SHUFFLE ?= off
 
 # Informers share the watch cache's objects: who modifies one is found out. Without
-# debug information (-w) a test program links in two thirds of the time.
+# debug information (-w) a test program links in two thirds of the time. Each of the 200
+# would stay for a second at its end, under the race detector.
 test-unit: bin/gotestsum bin/goenv ## rules, API in process, kernel parts, with the race detector; no cluster
-	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd|gvisor)' | tr '\n' ' ')" -- \
+	@CGO_ENABLED=1 KUBE_CACHE_MUTATION_DETECTOR=true GORACE=atexit_sleep_ms=10 $(UNIT_NICE) $(GO_TEST) "$$($(GO) list ./... | grep -vE '/tests/(e2e|chaos|containerd|gvisor)' | tr '\n' ' ')" -- \
 		-race $(if $(filter on,$(SHUFFLE)),-shuffle=on) -ldflags=-w -timeout 25m $(TELL_FAILURES)
 
 test-model: bin/gotestsum bin/goenv ## models whose every state is looked at, without the race detector
