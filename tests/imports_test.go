@@ -103,11 +103,12 @@ var siblings = map[string][]string{
 
 // across are the imports between the agent's and the coordinator's trees: what
 // both daemons are, and what the operator's command knows of the coordinator's
-// files.
+// files. What pods of manifests and their mirrors may not name is one list.
 var across = map[string][]string{
 	"coordinator": {"agent/fence", "agent/gatewayfeed", "agent/gossip", "agent/policyfeed", "agent/process",
 		"agent/reverse", "agent/trust"},
-	"agent/shoal": {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
+	"agent/shoal":  {"coordinator/config", "coordinator/joinapi", "coordinator/pki"},
+	"agent/source": {"coordinator/auth/podref"},
 }
 
 type pkg struct {
@@ -148,8 +149,7 @@ func refuse(from, to string, mine int) string {
 	theirs := layer(to)
 	switch {
 	case under(from, "agent") && under(to, "coordinator") && !slices.Contains(across[from], to):
-		return "of the agent only agent/shoal imports the coordinator, and only " +
-			strings.Join(across["agent/shoal"], " and ")
+		return "of the coordinator, the agent imports only what is listed in across"
 	case under(from, "coordinator") && under(to, "agent") && !slices.Contains(across["coordinator"], to):
 		return "of the agent, the coordinator imports only " + strings.Join(across["coordinator"], " and ")
 	case (under(from, "cni") || under(from, "csi")) && (under(to, "agent") || under(to, "coordinator")):

@@ -350,8 +350,8 @@ type UserNamespaces struct {
 	IDsPerPod *int64 `json:"idsPerPod,omitempty"`
 }
 
-// usersUnit is what IDsPerPod is a multiple of.
-const usersUnit = 1 << 16
+// UsersPerPod is the default of IDsPerPod, and what it is a multiple of.
+const UsersPerPod = 1 << 16
 
 // Users is IDsPerPod, 0 for the default.
 func (u UserNamespaces) Users() uint32 {

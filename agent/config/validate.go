@@ -135,8 +135,8 @@ func (c *Config) Validate() error {
 	if n := c.PodPidsLimit; n != nil && (*n == 0 || *n < -1) {
 		bad("podPidsLimit", "%d: a positive number, or -1 for no limit", *n)
 	}
-	if n := c.UserNamespaces.IDsPerPod; n != nil && (*n <= 0 || *n >= 1<<32 || *n%usersUnit != 0) {
-		bad("userNamespaces.idsPerPod", "%d: a multiple of %d below 2^32", *n, usersUnit)
+	if n := c.UserNamespaces.IDsPerPod; n != nil && (*n <= 0 || *n >= 1<<32 || *n%UsersPerPod != 0) {
+		bad("userNamespaces.idsPerPod", "%d: a multiple of %d below 2^32", *n, UsersPerPod)
 	}
 	c.validateOverlay(bad)
 	c.validateReserved(bad)

@@ -284,19 +284,19 @@ func forgive(r *record.Pod) {
 // steady takes times of a record back that the clock has not reached: it was set back, or is
 // not set yet after a start of the machine. No pause is longer than it was to be.
 func steady(r *record.Pod, now time.Time) {
-	soonest := func(t *time.Time, pause time.Duration) {
+	noLater := func(t *time.Time, pause time.Duration) {
 		if latest := now.Add(pause); t.After(latest) {
 			*t = latest
 		}
 	}
-	soonest(&r.Retry, r.Delay)
-	soonest(&r.Resize.Retry, r.Resize.Delay)
+	noLater(&r.Retry, r.Delay)
+	noLater(&r.Resize.Retry, r.Resize.Delay)
 	if r.Stopping != nil {
-		soonest(&r.Stopping.Since, 0)
+		noLater(&r.Stopping.Since, 0)
 	}
 	for _, c := range r.Containers {
-		soonest(&c.Retry, c.Delay)
-		soonest(&c.BackoffAt, 0)
+		noLater(&c.Retry, c.Delay)
+		noLater(&c.BackoffAt, 0)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/coordinator/auth/podref"
 )
 
 // manifestBytes bounds a manifest, as the kubelet does.
@@ -113,7 +114,7 @@ func check(p *corev1.Pod) error {
 	if len(p.Spec.EphemeralContainers) > 0 {
 		return errors.New("invalid pod: it has ephemeral containers")
 	}
-	if r := reference(p); r != "" {
+	if r := podref.Needed(p); r != "" {
 		return fmt.Errorf("static pods may not reference %s", r)
 	}
 	return nil

@@ -176,7 +176,7 @@ func (n *nodeRestriction) mirror(ctx context.Context, node string, a admission.A
 	if err := n.mirrorOwner(ctx, node, a, pod.OwnerReferences); err != nil {
 		return err
 	}
-	if resource := namedResource(pod); resource != "" {
+	if resource := podref.Needed(pod); resource != "" {
 		return forbid(a, "node %q can not create pods that reference %s", node, resource)
 	}
 	return nil
@@ -211,48 +211,6 @@ func (n *nodeRestriction) mirrorOwner(ctx context.Context, node string, a admiss
 		return forbid(a, "node %s UID mismatch: expected %s got %s", node, owner.UID, current.UID)
 	}
 	return nil
-}
-
-// namedResource returns a resource that the pod needs of the API, "" for none.
-func namedResource(pod *corev1.Pod) string {
-	found := map[podref.Kind]bool{}
-	podref.Visit(pod, func(kind podref.Kind, _ string) { found[kind] = true })
-	for _, kind := range []podref.Kind{podref.ServiceAccount, podref.Secret, podref.ConfigMap} {
-		if found[kind] {
-			return string(kind)
-		}
-	}
-	if len(pod.Spec.ResourceClaims) > 0 {
-		return string(podref.ResourceClaim)
-	}
-	for _, v := range pod.Spec.Volumes {
-		switch {
-		case v.ConfigMap != nil:
-			return "configmaps (via configmap volumes)"
-		case v.Secret != nil:
-			return "secrets (via secret volumes)"
-		case v.CSI != nil:
-			return "csidrivers (via CSI volumes)"
-		case v.Glusterfs != nil:
-			return "endpoints (via glusterFS volumes)"
-		case v.PersistentVolumeClaim != nil:
-			return "persistentvolumeclaims"
-		case v.Ephemeral != nil:
-			return "persistentvolumeclaims (via ephemeral volumes)"
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				switch {
-				case s.ServiceAccountToken != nil:
-					return "serviceaccounts (via projected volumes)"
-				case s.ClusterTrustBundle != nil:
-					return "clustertrustbundles"
-				case s.PodCertificate != nil:
-					return "podcertificates"
-				}
-			}
-		}
-	}
-	return ""
 }
 
 func (n *nodeRestriction) podStatus(node string, a admission.Attributes) error {

@@ -100,7 +100,7 @@ type Host struct {
 	Allocatable corev1.ResourceList
 	// PageSizes are the sizes of the node's huge pages, as in "2Mi".
 	PageSizes []string
-	// UsersPerPod is how many users a pod with its own gets; 0: UsersPerPod.
+	// UsersPerPod is how many users a pod with its own gets; 0: the default, 65536.
 	UsersPerPod uint32
 
 	// SELinux: the node has it, and labels containers that ask for it.

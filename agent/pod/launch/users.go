@@ -8,11 +8,13 @@ import (
 	"slices"
 
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/shoal-project/shoal/agent/config"
 )
 
 // UsersPerPod is the kubelet's default of userNamespaces.idsPerPod (KEP-127). Ranges begin
 // at multiples of it and have such a length; the node's own users have the first.
-const UsersPerPod = 65536
+const UsersPerPod = config.UsersPerPod
 
 // Users are those on the node that a pod's users and groups are: Length of them, from First;
 // zero is a pod with the node's own. Its JSON is the kubelet's file "userns" in a pod's

@@ -1,8 +1,10 @@
 // Package podref lists the API objects that a pod's spec names: what a node
-// may read for its sake, and what a mirror pod may not name.
+// may read for its sake, and what a pod of a manifest and its mirror may not name.
 package podref
 
 import (
+	"cmp"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/storage/ephemeral"
 )
@@ -23,7 +25,7 @@ const (
 // one named twice is visited twice.
 func Visit(pod *corev1.Pod, visit func(kind Kind, name string)) {
 	v := visitor(visit)
-	v.see(ServiceAccount, pod.Spec.ServiceAccountName)
+	v.see(ServiceAccount, cmp.Or(pod.Spec.ServiceAccountName, pod.Spec.DeprecatedServiceAccount))
 	for i := range pod.Spec.ImagePullSecrets {
 		v.see(Secret, pod.Spec.ImagePullSecrets[i].Name)
 	}
@@ -131,4 +133,47 @@ func (v visitor) projected(p *corev1.ProjectedVolumeSource) {
 			v.see(ConfigMap, s.Name)
 		}
 	}
+}
+
+// Needed is a resource that a pod needs of the API, in upstream's words, "" for none: a pod
+// of a manifest runs without an API, and its mirror gives no right to one.
+func Needed(pod *corev1.Pod) string {
+	found := map[Kind]bool{}
+	Visit(pod, func(kind Kind, _ string) { found[kind] = true })
+	for _, kind := range []Kind{ServiceAccount, Secret, ConfigMap} {
+		if found[kind] {
+			return string(kind)
+		}
+	}
+	if len(pod.Spec.ResourceClaims) > 0 {
+		return string(ResourceClaim)
+	}
+	for _, v := range pod.Spec.Volumes {
+		switch {
+		case v.ConfigMap != nil:
+			return "configmaps (via configmap volumes)"
+		case v.Secret != nil:
+			return "secrets (via secret volumes)"
+		case v.CSI != nil:
+			return "csidrivers (via CSI volumes)"
+		case v.Glusterfs != nil:
+			return "endpoints (via glusterFS volumes)"
+		case v.PersistentVolumeClaim != nil:
+			return "persistentvolumeclaims"
+		case v.Ephemeral != nil:
+			return "persistentvolumeclaims (via ephemeral volumes)"
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				switch {
+				case s.ServiceAccountToken != nil:
+					return "serviceaccounts (via projected volumes)"
+				case s.ClusterTrustBundle != nil:
+					return "clustertrustbundles"
+				case s.PodCertificate != nil:
+					return "podcertificates"
+				}
+			}
+		}
+	}
+	return ""
 }
