@@ -75,8 +75,11 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	m.mu.Lock()
 	m.all[c.ID] = s
 	m.mu.Unlock()
-	err = m.prepare(req, rt, &c)
+	profile, err := m.prepare(req, rt, &c)
 	if err == nil {
+		s.op.Lock()
+		s.profile = profile
+		s.op.Unlock()
 		err = m.put(s, c)
 	}
 	if err != nil { // a full disk among others: nobody would know the container
@@ -87,52 +90,53 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	return m.state(s), nil
 }
 
-func (m *Manager) prepare(req Request, rt oci.Runtime, c *Container) error {
+// prepare makes what a container needs. It returns the profile whose translation is not known yet.
+func (m *Manager) prepare(req Request, rt oci.Runtime, c *Container) (oci.Profile, error) {
 	m.makeLayer(c)
 	if err := m.makePrivate(c.ID, req.IDs); err != nil {
-		return fmt.Errorf("create container: %w", err)
+		return "", fmt.Errorf("create container: %w", err)
 	}
 	for _, d := range []string{m.upper(c.ID), filepath.Join(m.layer(c.ID), "work"), m.rootfs(c.ID)} {
 		if err := os.MkdirAll(d, 0o755); err != nil {
-			return fmt.Errorf("create container: %w", err)
+			return "", fmt.Errorf("create container: %w", err)
 		}
 	}
 	if len(req.IDs.UIDs) > 0 {
 		if err := checkWay(m.cfg.RunDir); err != nil {
-			return err
+			return "", err
 		}
 	}
 	if err := m.mountLogs(c, req.LogRoot); err != nil {
-		return err
+		return "", err
 	}
 	if req.Target != "" {
 		req.Namespaces.PID = m.pidPin(c.ID)
 		if err := m.pinPIDs(req.Target, req.Namespaces.PID); err != nil {
-			return err
+			return "", err
 		}
 	}
 	labels, err := m.labels(req)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if err := m.mountRoot(req, labels.File); err != nil {
-		return err
+		return "", err
 	}
 	if err := checkRoot(m.rootfs(c.ID)); err != nil {
-		return err
+		return "", err
 	}
 	user, err := lookupUser(m.rootfs(c.ID), req.Config.GetLinux().GetSecurityContext(), req.Image.Config.User)
 	if err != nil {
-		return err
+		return "", err
 	}
 	c.User = user
 	mounts, err := m.mounts(req, labels.File)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if !req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if err := checkMounts(m.rootfs(c.ID), mounts); err != nil {
-			return err
+			return "", err
 		}
 	}
 	in := oci.Input{
@@ -144,22 +148,23 @@ func (m *Manager) prepare(req Request, rt oci.Runtime, c *Container) error {
 	}
 	if req.Config.GetLinux().GetSecurityContext().GetPrivileged() {
 		if in.Devices, err = oci.HostDevices(); err != nil {
-			return fmt.Errorf("list host devices: %w", err)
+			return "", fmt.Errorf("list host devices: %w", err)
 		}
 	}
 	spec, err := oci.Spec(in)
 	if err != nil {
-		return fmt.Errorf("failed to generate container %q spec: %w", c.ID, err)
+		return "", fmt.Errorf("failed to generate container %q spec: %w", c.ID, err)
 	}
 	if err := checkWorkingDir(m.rootfs(c.ID), spec.Process.Cwd); err != nil {
-		return err
+		return "", err
 	}
 	m.weigh(spec.Linux.Resources)
+	profile := m.filters.Use(rt, spec)
 	b, err := json.Marshal(spec)
 	if err != nil {
-		return fmt.Errorf("write container spec: %w", err)
+		return "", fmt.Errorf("write container spec: %w", err)
 	}
-	return os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
+	return profile, os.WriteFile(filepath.Join(m.bundle(c.ID), "config.json"), b, 0o600)
 }
 
 // pinPIDs keeps the PID namespace of a running container at a path, where the

@@ -43,6 +43,7 @@ type Manager struct {
 	cfg     Config
 	records *checkpoint.Store[record]
 	watch   *watcher
+	filters oci.Filters
 
 	// dumps holds a token while a checkpoint is made: each takes of the same disk.
 	dumps chan struct{}
@@ -58,6 +59,9 @@ type slot struct {
 	dump   sync.Mutex    // one checkpoint of it at a time
 	exited chan struct{} // closed when the container has exited
 	usage  diskUsage
+	// profile is that of its system calls if its start is to tell how the runtime
+	// translates it. It is set before others know the container.
+	profile oci.Profile
 }
 
 // Open reads the records and adopts what runs: process IDs, exit codes and

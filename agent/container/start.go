@@ -35,7 +35,7 @@ func (m *Manager) Start(_ context.Context, id string) error {
 		return fmt.Errorf("container %q is not in created state, but %s: %w", c.ID, c.State,
 			errdefs.ErrFailedPrecondition)
 	}
-	if err := m.start(&c); err != nil {
+	if err := m.start(&c, s.profile); err != nil {
 		c.State, c.FinishedAt, c.ExitCode, c.Reason, c.Message = Exited, time.Now(), exitStartError,
 			ReasonStartError, err.Error()
 		c.StartedAt = c.FinishedAt
@@ -68,8 +68,9 @@ func (m *Manager) Start(_ context.Context, id string) error {
 	return nil
 }
 
-// start makes the container by conmon and lets its process run.
-func (m *Manager) start(c *Container) error {
+// start makes the container by conmon and lets its process run. profile is "" where
+// its translation is known already.
+func (m *Manager) start(c *Container, profile oci.Profile) error {
 	rt, err := m.runtime(c.Handler)
 	if err != nil {
 		return err
@@ -105,6 +106,7 @@ func (m *Manager) start(c *Container) error {
 	if err := rt.Release(c.ID); err != nil {
 		return fmt.Errorf("OCI runtime start failed: %w", err)
 	}
+	m.filters.Learn(rt, c.ID, profile)
 	return nil
 }
 

@@ -139,6 +139,8 @@ func prepare(name string) (*harness.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	// In memory, as /run is on hosts with systemd.
+	c.RunDir = filepath.Join("/dev/shm", c.Name)
 	archives, err := filepath.Glob(filepath.Join(c.Dir, "images", "*"))
 	if err != nil {
 		return nil, err

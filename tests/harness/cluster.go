@@ -2,6 +2,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -25,6 +26,8 @@ type Cluster struct {
 	// Prefix is put before the command that starts the daemons: a wrapper that
 	// sets something which they inherit.
 	Prefix []string
+	// RunDir is for what a reboot may take; "": below Dir.
+	RunDir string
 
 	lan         *lan
 	agents      []*Agent
@@ -123,7 +126,7 @@ func (c *Cluster) Up(flags ...string) error {
 	args := append([]string{
 		"up", "--detach", "--data-dir", c.Dir, "--node-name", "node1", "--node-ip", c.Address,
 		"--root-dir", c.path("kubelet"), "--pod-logs-dir", c.path("pod-logs"), "--container-logs-dir", c.path("container-logs"),
-		"--run-dir", c.path("run"), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"),
+		"--run-dir", cmp.Or(c.RunDir, c.path("run")), "--cni-conf-dir", c.path("cni-conf"), "--cni-bin-dir", c.path("cni-bin"),
 		"--cgroup-root", "/" + c.Name,
 		// However full the disk of the machine that tests.
 		"--eviction-hard", "nodefs.available=50Mi,imagefs.available=50Mi",
@@ -185,6 +188,9 @@ func (c *Cluster) Stop() error {
 		}
 	}
 	errs = append(errs, os.RemoveAll(c.Dir))
+	if c.RunDir != "" {
+		errs = append(errs, os.RemoveAll(c.RunDir))
+	}
 	return errors.Join(errs...)
 }
 
