@@ -40,11 +40,11 @@ func (p phases) add(began time.Time, ends []time.Time) {
 // marks are the moments at which the agent began with a pod, had its sandbox,
 // had its container prepared and had its process.
 func (b *bench) marks(uid string) ([]time.Time, error) {
-	dir := func(elem ...string) string { return filepath.Join(append([]string{b.cluster.Dir}, elem...)...) }
+	run := b.cluster.RunDir
 	var out []time.Time
 	for _, pattern := range []string{
-		dir("run", "sandboxes", "*", "hostname"), dir("agent", "sandboxes", "*.json"),
-		dir("run", "containers", "*", "config.json"), dir("run", "containers", "*", "pid"),
+		filepath.Join(run, "sandboxes/*/hostname"), filepath.Join(b.cluster.Dir, "agent/sandboxes/*.json"),
+		filepath.Join(run, "containers/*/config.json"), filepath.Join(run, "containers/*/pid"),
 	} {
 		at, err := newest(pattern)
 		if err != nil {
