@@ -54,7 +54,11 @@ func (s *Server) chain(api http.Handler, c *genericapiserver.Config) http.Handle
 	h = filters.WithRequestReceivedTimestamp(h)
 	h = filters.WithMuxAndDiscoveryComplete(h, s.discoveryDone)
 	h = genericfilters.WithPanicRecovery(h, c.RequestInfoResolver)
-	return filters.WithAuditInit(h)
+	h = filters.WithAuditInit(h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		process.GrowStack()
+		h.ServeHTTP(w, r)
+	})
 }
 
 // refusalWait is how long a client that is not known may take for the rest of its

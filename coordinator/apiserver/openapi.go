@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
 
 	"github.com/shoal-project/shoal/coordinator/apiserver/openapi"
 )
@@ -69,6 +71,38 @@ func (c converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOpt
 		return c.deduced.ObjectToTyped(obj, opts...)
 	}
 	return c.TypeConverter.ObjectToTyped(obj, opts...)
+}
+
+// TypedToObject returns the object that a typed value was made of, where it is one of a Go
+// type. The library makes maps of the whole object instead, at each update once for every
+// manager of its fields, to read the version: a fifth of what an update allocates.
+func (c converter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+	if obj := madeOf(v); obj != nil {
+		return obj, nil
+	}
+	return c.TypeConverter.TypedToObject(v)
+}
+
+// reflected are the values that the library makes of objects of Go types. It keeps the
+// object in a field, and has no function that tells it.
+var reflected, _ = value.NewValueReflect(new(struct{}))
+
+// madeOf is nil for a value of maps.
+func madeOf(v *typed.TypedValue) runtime.Object {
+	held := reflect.ValueOf(v.AsValue())
+	if held.Type() != reflect.TypeOf(reflected) || held.Kind() != reflect.Pointer {
+		return nil
+	}
+	field := held.Elem().FieldByName("Value")
+	if !field.IsValid() || !field.CanInterface() {
+		return nil
+	}
+	of, ok := field.Interface().(reflect.Value)
+	if !ok || !of.CanAddr() {
+		return nil
+	}
+	obj, _ := of.Addr().Interface().(runtime.Object)
+	return obj
 }
 
 // kindsOf lists the kinds that models say they are.

@@ -15,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // Kind erases the type of o.
@@ -222,6 +224,7 @@ type REST struct {
 // Create refuses what cannot be read, then creates.
 func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc,
 	options *metav1.CreateOptions) (runtime.Object, error) {
+	process.GrowStack() // upstream calls it in a goroutine of its own
 	if err := r.readable.check(ctx, obj); err != nil {
 		return nil, err
 	}
@@ -232,6 +235,7 @@ func (r *REST) Create(ctx context.Context, obj runtime.Object, validate rest.Val
 func (r *REST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool,
 	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	process.GrowStack() // upstream calls it in a goroutine of its own
 	return r.Store.Update(ctx, name, r.readable.wrap(info), create, update, force, options)
 }
 
@@ -280,6 +284,7 @@ func (r *StatusREST) Get(ctx context.Context, name string, options *metav1.GetOp
 func (r *StatusREST) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo,
 	create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, _ bool,
 	options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	process.GrowStack() // upstream calls it in a goroutine of its own
 	// A status is never created by an update, whatever the kind allows otherwise.
 	return r.store.Update(ctx, name, r.readable.wrap(info), create, update, false, options)
 }
