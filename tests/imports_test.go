@@ -97,7 +97,7 @@ var siblings = map[string][]string{
 	"agent/dns":                    {"agent/service"},
 	"agent/withdraw":               {"agent/service"},
 	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
-	"coordinator/registry/kind":    {"coordinator/registry/gated"},
+	"coordinator/registry/kind":    {"agent/process", "coordinator/registry/gated"},
 	"coordinator/registry/podspec": {"coordinator/registry/fieldrule"},
 }
 

@@ -7,6 +7,7 @@
 //	listen.go   connections are limited before anybody has said who they are, and
 //	            so is the time of who is refused; complaints.go has what they do wrong
 //	timers.go   timers of an idle process wait for each other
+//	stack.go    goroutines of requests begin with the stack that they need
 //	clock.go    somebody has set the clock
 //	trim.go     memory that only a start or a burst needed goes back
 //	manual.go   manual pages and completions of the command, for packages

@@ -200,7 +200,8 @@ func detached(dir string) bool {
 	for range layers {
 		var st unix.Statx_t
 		// A server that does not answer is not asked.
-		err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, 0, &st)
+		const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+		err := unix.Statx(unix.AT_FDCWD, dir, how, 0, &st)
 		if err != nil || st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 { // before Linux 5.8
 			return false
 		}
