@@ -7,7 +7,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 )
 
 // pool gives out the addresses of one prefix; those of both families may share a
@@ -18,13 +20,14 @@ import (
 type pool struct {
 	dir    string
 	prefix netip.Prefix
+	known  *index // of all that share the directory in this process
 }
 
 // ErrNoAddress is why no more pods can be connected.
 var ErrNoAddress = errors.New("no free address")
 
-// lastLink remembers the address given out last, so that a freed one rests
-// for as long as possible before it comes around again.
+// lastLink remembers the address given out last, or a moment ago, so that a freed one
+// rests for as long as possible before it comes around again.
 const lastLink = "last"
 
 // lastLink6 is the same for IPv6. The other name is that of earlier versions.
@@ -35,6 +38,38 @@ func (p pool) lastLink() string {
 		return lastLink6
 	}
 	return lastLink
+}
+
+// lastWait is how much time at least lies between two writes of the last address: pods
+// come in bursts.
+const lastWait = time.Second
+
+// gave remembers the address that was given out last; p.known is locked.
+func (p pool) gave(a netip.Addr) {
+	x := p.known
+	if x.last == nil {
+		x.last, x.lastWritten = map[string]netip.Addr{}, map[string]time.Time{}
+	}
+	name := p.lastLink()
+	x.last[name] = a
+	if time.Since(x.lastWritten[name]) >= lastWait {
+		p.link(a.String(), name)
+		x.lastWritten[name] = time.Now()
+	}
+}
+
+// last is the address that was given out last, if any is known; p.known is locked.
+func (p pool) last() netip.Addr {
+	name := p.lastLink()
+	if a, ok := p.known.last[name]; ok {
+		return a
+	}
+	t, err := os.Readlink(filepath.Join(p.dir, name))
+	if err != nil {
+		return netip.Addr{}
+	}
+	a, _ := netip.ParseAddr(t)
+	return a
 }
 
 // gateway is the first address of the prefix; it belongs to the bridge.
@@ -51,29 +86,59 @@ func (p pool) reserve(owner, pod string) (netip.Addr, error) {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
 	}
-	held, used, err := p.read()
-	if err != nil {
-		return netip.Addr{}, err
-	}
-	for a, o := range held {
-		if o == owner && a.Is4() == p.prefix.Addr().Is4() {
-			return a, nil
+	x := p.known
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	fresh := !x.read
+	if fresh {
+		if err := p.remember(); err != nil {
+			return netip.Addr{}, err
 		}
 	}
-	for _, last := range used[pod] {
+	for _, a := range slices.Clone(x.of[owner]) {
+		if a.Is4() != p.prefix.Addr().Is4() {
+			continue
+		}
+		if now, err := os.Readlink(p.path(a)); err == nil && now == owner {
+			return a, nil
+		}
+		x.freed(a)
+	}
+	for _, last := range x.had[pod] {
 		if pod == "" || !p.usable(last) {
 			continue
 		}
-		if err := os.Symlink(owner, filepath.Join(p.dir, last.String())); err == nil {
+		if err := os.Symlink(owner, p.path(last)); err == nil {
+			x.reserved(last, owner)
 			return last, nil
 		}
 	}
-	a, err := p.next(owner, held)
+	a, err := p.next(owner)
+	if errors.Is(err, ErrNoAddress) && !fresh {
+		if err := p.remember(); err != nil {
+			return netip.Addr{}, err
+		}
+		a, err = p.next(owner)
+	}
 	if err == nil && pod != "" {
 		p.link(pod, usedPrefix+a.String())
+		x.usedBy(a, pod)
 	}
 	return a, err
 }
+
+// remember reads the directory; p.known is locked.
+func (p pool) remember() error {
+	held, used, err := p.read()
+	if err != nil {
+		return err
+	}
+	p.known.set(held, used)
+	return nil
+}
+
+// path is the link of an address.
+func (p pool) path(a netip.Addr) string { return filepath.Join(p.dir, a.String()) }
 
 // reserveAgain reserves an address that owner has, unless it is reserved.
 func (p pool) reserveAgain(owner string, a netip.Addr) error {
@@ -83,20 +148,25 @@ func (p pool) reserveAgain(owner string, a netip.Addr) error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return fmt.Errorf("reserve address: %w", err)
 	}
-	if err := os.Symlink(owner, filepath.Join(p.dir, a.String())); err != nil && !errors.Is(err, fs.ErrExist) {
+	switch err := os.Symlink(owner, p.path(a)); {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
 		return fmt.Errorf("reserve address: %w", err)
 	}
+	p.known.mu.Lock()
+	defer p.known.mu.Unlock()
+	p.known.reserved(a, owner)
 	return nil
 }
 
-// next reserves the free address that comes after the one given out last.
-func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error) {
+// next reserves the free address that comes after the one given out last; p.known is
+// locked.
+func (p pool) next(owner string) (netip.Addr, error) {
 	first := p.gateway().Next()
 	a := first
-	if t, err := os.Readlink(filepath.Join(p.dir, p.lastLink())); err == nil {
-		if last, err := netip.ParseAddr(t); err == nil && p.usable(last.Next()) {
-			a = last.Next()
-		}
+	if last := p.last(); last.IsValid() && p.usable(last.Next()) {
+		a = last.Next()
 	}
 	for start, wrapped := a, false; !wrapped || a != start; a = a.Next() {
 		if !p.usable(a) {
@@ -108,13 +178,14 @@ func (p pool) next(owner string, held map[netip.Addr]string) (netip.Addr, error)
 				break
 			}
 		}
-		if _, taken := held[a]; taken {
+		if _, taken := p.known.owner[a]; taken {
 			continue
 		}
-		err := os.Symlink(owner, filepath.Join(p.dir, a.String()))
+		err := os.Symlink(owner, p.path(a))
 		switch {
 		case err == nil:
-			p.link(a.String(), p.lastLink())
+			p.gave(a)
+			p.known.reserved(a, owner)
 			return a, nil
 		case !errors.Is(err, fs.ErrExist):
 			return netip.Addr{}, fmt.Errorf("reserve address: %w", err)
@@ -185,8 +256,11 @@ func (p pool) read() (held map[netip.Addr]string, used map[string][]netip.Addr, 
 
 // release frees one address; freeing a free one is no error.
 func (p pool) release(a netip.Addr) error {
-	if err := os.Remove(filepath.Join(p.dir, a.String())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(p.path(a)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("release address: %w", err)
 	}
+	p.known.mu.Lock()
+	defer p.known.mu.Unlock()
+	p.known.freed(a)
 	return nil
 }

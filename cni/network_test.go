@@ -3,6 +3,7 @@ package cni
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -385,7 +386,7 @@ func TestHostPortsAfterFlush(t *testing.T) {
 }
 
 func TestAddressesRunOut(t *testing.T) {
-	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29"), known: &index{}}
 	seen := map[netip.Addr]bool{}
 	for i := range 5 {
 		a, err := p.reserve(fmt.Sprintf("c%d/eth0", i), "")
@@ -405,8 +406,81 @@ func TestAddressesRunOut(t *testing.T) {
 	}
 }
 
+// TestPoolOfTwoProcesses: what one process remembers of the directory does no harm where
+// another changes it, or where it is lost.
+func TestPoolOfTwoProcesses(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pool")
+	process := func(prefix string) pool {
+		return pool{dir: dir, prefix: netip.MustParsePrefix(prefix), known: &index{}}
+	}
+	take := func(p pool, owner, pod, want string) {
+		t.Helper()
+		if a, err := p.reserve(owner, pod); err != nil || a.String() != want {
+			t.Fatalf("%s of pod %s: got %v %v, want %s", owner, pod, a, err, want)
+		}
+	}
+	free := func(p pool, a string) {
+		t.Helper()
+		if err := p.release(netip.MustParseAddr(a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mine, other := process("10.0.0.0/29"), process("10.0.0.0/29")
+	take(mine, "s1", "a", "10.0.0.2")
+	take(other, "s2", "b", "10.0.0.3")
+	take(mine, "s3", "c", "10.0.0.4") // the other's is refused by the file system
+	take(mine, "s3", "c", "10.0.0.4") // asked for again
+	free(other, "10.0.0.4")
+	take(other, "s4", "d", "10.0.0.4")
+	take(mine, "s3", "c", "10.0.0.5") // what was taken from it is not believed
+	take(mine, "s5", "e", "10.0.0.6")
+	free(other, "10.0.0.2")
+	take(mine, "s6", "f", "10.0.0.2") // all are taken, as far as is known: looks again
+	free(other, "10.0.0.4")
+	take(mine, "s7", "d", "10.0.0.4") // the pod had it last
+	if _, err := mine.reserve("s8", "f"); !errors.Is(err, ErrNoAddress) {
+		t.Errorf("a sixth address: %v", err)
+	}
+	six := pool{dir: dir, prefix: netip.MustParsePrefix("fd00::/120"), known: mine.known}
+	take(six, "s3", "c", "fd00::2") // of the other family there is none yet
+	take(six, "s3", "c", "fd00::2")
+	free(mine, "fd00::2") // all are in one directory
+	take(six, "s9", "c", "fd00::2")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := mine.reserveAgain("s3", netip.MustParseAddr("10.0.0.5")); err != nil {
+		t.Fatal(err)
+	}
+	take(mine, "s3", "c", "10.0.0.5")
+	take(mine, "s10", "g", "10.0.0.3") // of what was lost with the directory nothing is given
+	held, err := mine.held()
+	if err != nil || len(held) != 2 {
+		t.Errorf("held: %v, %v", held, err)
+	}
+}
+
+// BenchmarkReserve takes and frees an address where 500 others are in use.
+func BenchmarkReserve(b *testing.B) {
+	p := pool{dir: b.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/20"), known: &index{}}
+	for i := range 500 {
+		if _, err := p.reserve(fmt.Sprint("s", i), fmt.Sprint("p", i)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for n := 0; b.Loop(); n++ {
+		a, err := p.reserve(fmt.Sprint("x", n), fmt.Sprint("y", n))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := p.release(a); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func TestConcurrentReservations(t *testing.T) {
-	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/24")}
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/24"), known: &index{}}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	seen := map[netip.Addr]int{}
@@ -470,7 +544,7 @@ func BenchmarkAddDel(b *testing.B) {
 // TestPodKeepsItsAddress: a pod's next sandbox, after a reboot say, gets the
 // address that its last one had, unless another pod has it by now.
 func TestPodKeepsItsAddress(t *testing.T) {
-	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29")}
+	p := pool{dir: t.TempDir(), prefix: netip.MustParsePrefix("10.0.0.0/29"), known: &index{}}
 	take := func(owner, pod, want string) {
 		t.Helper()
 		a, err := p.reserve(owner, pod)

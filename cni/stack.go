@@ -50,6 +50,7 @@ const (
 
 // stacksOf are the families that a node's ranges are of; of each the first range counts.
 func stacksOf(cfg Config) (out []stack, err error) {
+	known := &index{}
 	for _, p := range cfg.PodCIDRs {
 		f, longest := nft.FamilyOf(p.Addr()), longestV4
 		if f == nft.V6 {
@@ -61,7 +62,7 @@ func stacksOf(cfg Config) (out []stack, err error) {
 		if p.Bits() > longest {
 			return nil, fmt.Errorf("%s is too small", p)
 		}
-		out = append(out, stack{f, pool{filepath.Join(cfg.StateDir, cfg.Bridge), p.Masked()}, setsOf[f]})
+		out = append(out, stack{f, pool{filepath.Join(cfg.StateDir, cfg.Bridge), p.Masked(), known}, setsOf[f]})
 	}
 	if len(out) == 0 {
 		return nil, errors.New("no pod CIDR")

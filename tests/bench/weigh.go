@@ -95,7 +95,7 @@ func (b *bench) monitors() (float64, error) {
 		}
 		line := string(data)
 		program, _, _ := strings.Cut(line, "\x00")
-		if filepath.Base(program) != "conmon" || !strings.Contains(line, b.cluster.Dir) {
+		if filepath.Base(program) != "conmon" || !strings.Contains(line, b.cluster.RunDir) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
