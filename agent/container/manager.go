@@ -239,13 +239,17 @@ func (m *Manager) state(s *slot) *Container {
 }
 
 // List returns all containers, newest first.
-func (m *Manager) List() []*Container {
+func (m *Manager) List() []*Container { return m.Select(func(*Container) bool { return true }) }
+
+// Select returns the containers that keep is true for, newest first. keep must be quick.
+func (m *Manager) Select(keep func(*Container) bool) (out []*Container) {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	out := make([]*Container, 0, len(m.all))
 	for _, s := range m.all {
-		out = append(out, s.c)
+		if keep(s.c) {
+			out = append(out, s.c)
+		}
 	}
+	m.mu.RUnlock()
 	slices.SortFunc(out, func(a, b *Container) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return out
 }

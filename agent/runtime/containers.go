@@ -183,13 +183,12 @@ var criStates = map[container.State]criv1.ContainerState{
 // ListContainers lists the containers that match.
 func (r *Runtime) ListContainers(_ context.Context, f *criv1.ContainerFilter) ([]*criv1.Container, error) {
 	var out []*criv1.Container
-	for _, c := range r.containers.List() {
-		if (f.GetId() != "" && !hasPrefix(c.ID, f.GetId())) ||
-			(f.GetPodSandboxId() != "" && !hasPrefix(c.SandboxID, f.GetPodSandboxId())) ||
-			(f.GetState() != nil && f.GetState().GetState() != criStates[c.State]) ||
-			!selects(f.GetLabelSelector(), c.Config.GetLabels()) {
-			continue
-		}
+	for _, c := range r.containers.Select(func(c *container.Container) bool {
+		return (f.GetId() == "" || hasPrefix(c.ID, f.GetId())) &&
+			(f.GetPodSandboxId() == "" || hasPrefix(c.SandboxID, f.GetPodSandboxId())) &&
+			(f.GetState() == nil || f.GetState().GetState() == criStates[c.State]) &&
+			selects(f.GetLabelSelector(), c.Config.GetLabels())
+	}) {
 		out = append(out, &criv1.Container{
 			Id: c.ID, PodSandboxId: c.SandboxID, Metadata: c.Config.GetMetadata(), Image: c.Config.GetImage(),
 			ImageRef: c.ImageID, ImageId: c.ImageID,

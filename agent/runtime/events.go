@@ -115,10 +115,8 @@ func (r *Runtime) eventResponse(ev Event) *criv1.ContainerEventResponse {
 	if s, err := r.sandboxes.Get(ev.SandboxID); err == nil {
 		out.PodSandboxStatus = sandboxStatus(s)
 	}
-	for _, c := range r.containers.List() {
-		if c.SandboxID == ev.SandboxID {
-			out.ContainersStatuses = append(out.ContainersStatuses, r.containerStatus(c))
-		}
+	for _, c := range r.containers.Select(func(c *container.Container) bool { return c.SandboxID == ev.SandboxID }) {
+		out.ContainersStatuses = append(out.ContainersStatuses, r.containerStatus(c))
 	}
 	return out
 }

@@ -97,10 +97,7 @@ func (r *Runtime) eachContainer(sandboxID string, fn func(*container.Container) 
 		mu   sync.Mutex
 		errs []error
 	)
-	for _, c := range r.containers.List() {
-		if c.SandboxID != sandboxID {
-			continue
-		}
+	for _, c := range r.containers.Select(func(c *container.Container) bool { return c.SandboxID == sandboxID }) {
 		wg.Go(func() {
 			if err := fn(c); err != nil {
 				mu.Lock()
@@ -158,12 +155,11 @@ func networkStatus(ips []netip.Addr) *criv1.PodSandboxNetworkStatus {
 // ListPodSandbox lists the sandboxes that match.
 func (r *Runtime) ListPodSandbox(_ context.Context, f *criv1.PodSandboxFilter) ([]*criv1.PodSandbox, error) {
 	var out []*criv1.PodSandbox
-	for _, s := range r.sandboxes.List() {
-		if (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) ||
-			(f.GetState() != nil && f.GetState().GetState() != sandboxState(s)) ||
-			!selects(f.GetLabelSelector(), s.Config.GetLabels()) {
-			continue
-		}
+	for _, s := range r.sandboxes.Select(func(s *sandbox.Sandbox) bool {
+		return (f.GetId() == "" || hasPrefix(s.ID, f.GetId())) &&
+			(f.GetState() == nil || f.GetState().GetState() == sandboxState(s)) &&
+			selects(f.GetLabelSelector(), s.Config.GetLabels())
+	}) {
 		out = append(out, &criv1.PodSandbox{
 			Id: s.ID, Metadata: s.Config.GetMetadata(), State: sandboxState(s), CreatedAt: s.CreatedAt.UnixNano(),
 			Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(), RuntimeHandler: s.Handler,

@@ -120,13 +120,17 @@ func (m *Manager) Get(id string) (*Sandbox, error) {
 }
 
 // List returns all sandboxes, newest first.
-func (m *Manager) List() []*Sandbox {
+func (m *Manager) List() []*Sandbox { return m.Select(func(*Sandbox) bool { return true }) }
+
+// Select returns the sandboxes that keep is true for, newest first. keep must be quick.
+func (m *Manager) Select(keep func(*Sandbox) bool) (out []*Sandbox) {
 	m.mu.RLock()
-	defer m.mu.RUnlock()
-	out := make([]*Sandbox, 0, len(m.all))
 	for _, s := range m.all {
-		out = append(out, s)
+		if keep(s) {
+			out = append(out, s)
+		}
 	}
+	m.mu.RUnlock()
 	slices.SortFunc(out, func(a, b *Sandbox) int { return b.CreatedAt.Compare(a.CreatedAt) })
 	return out
 }
