@@ -73,7 +73,7 @@ func (s *Store) fetchNear(peers *peer.Peers, fetcher remotes.Fetcher, p *parents
 		if !t.End(ctx, err) {
 			return nil, err
 		}
-		if err := s.content.Abort(ctx, remotes.MakeRefKey(ctx, desc)); err != nil && !errdefs.IsNotFound(err) {
+		if err := s.discard(ctx, remotes.MakeRefKey(ctx, desc)); err != nil {
 			return nil, err
 		}
 		return registry(ctx, desc)

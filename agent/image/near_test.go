@@ -57,6 +57,7 @@ type fleetNode struct {
 	down     atomic.Bool
 	frozen   atomic.Int64 // it sends so many bytes more, and then nothing; 0: as many as there are
 	received atomic.Int64
+	fault    atomic.Pointer[func(w http.ResponseWriter, r *http.Request, good http.Handler)]
 }
 
 func newFleet(t *testing.T, n int) *fleet {
@@ -191,6 +192,10 @@ func (f *fleet) join(t *testing.T, name, dir string) *fleetNode {
 		}
 		if n.frozen.Load() != 0 {
 			w = freezing{w, n, r}
+		}
+		if fault := n.fault.Load(); fault != nil {
+			(*fault)(w, r, n.peers)
+			return
 		}
 		n.peers.ServeHTTP(w, r)
 	}))

@@ -50,7 +50,10 @@ func (s *Store) Pull(ctx context.Context, ref string, auth *Auth) (string, error
 	}
 	p, end := s.beginPull(named.String())
 	defer end()
-	unlock := s.pulls.lock(named.String())
+	unlock, err := s.pulls.lockUntil(ctx, named.String())
+	if err != nil {
+		return "", fmt.Errorf("failed to pull image %q: waiting for another pull of it: %w", named, err)
+	}
 	defer unlock()
 	if err := s.pulling.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("failed to pull image %q: waiting for other pulls: %w", named, err)
@@ -128,7 +131,46 @@ func (s *Store) fetch(
 	if !known {
 		get = s.fetchAnew(fetcher, get)
 	}
-	return s.unpack(ctx, images.Handlers(p.watch(get), parts), desc)
+	return s.unpack(ctx, images.Handlers(p.watch(s.fetchWhole(get)), parts), desc)
+}
+
+// fetchWhole has one pull at a time get a blob. What an earlier one left of it is not fetched
+// again, unless that was something else: then all of it is, and nothing wrong is left for the
+// next pull to go on with.
+func (s *Store) fetchWhole(get images.HandlerFunc) images.HandlerFunc {
+	return func(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+		name := remotes.MakeRefKey(ctx, desc)
+		unlock, err := s.fetches.lockUntil(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		begun, noBeginning := s.content.Status(ctx, name)
+		list, err := get(ctx, desc)
+		if !errdefs.IsFailedPrecondition(err) {
+			return list, err
+		}
+		if noBeginning == nil && begun.Offset > 0 {
+			s.cfg.Log.Warn("what an earlier pull left of a blob is not its beginning; it is fetched anew", "blob",
+				desc.Digest, "err", err)
+			if err := s.discard(ctx, name); err != nil {
+				return nil, err
+			}
+			list, err = get(ctx, desc)
+		}
+		if errdefs.IsFailedPrecondition(err) {
+			err = errors.Join(err, s.discard(ctx, name))
+		}
+		return list, err
+	}
+}
+
+// discard removes what is there of a blob that is not whole.
+func (s *Store) discard(ctx context.Context, name string) error {
+	if err := s.content.Abort(context.WithoutCancel(ctx), name); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove what came of %s: %w", name, err)
+	}
+	return nil
 }
 
 // fetchAnew has the registry send manifests, indexes and configurations also

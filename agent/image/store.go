@@ -69,6 +69,7 @@ type Store struct {
 	platform platforms.MatchComparer
 
 	pulls     keyed
+	fetches   keyed               // of blobs, by their names as what is being written
 	pulling   *semaphore.Weighted // the images of Config.Pulls
 	unpacking chan struct{}       // places of unpackers
 	unpackers int                 // layers of one image that are unpacked at one time
@@ -218,29 +219,43 @@ type keyed struct {
 }
 
 type entry struct {
-	mu    sync.Mutex
+	place chan struct{} // of the one that has the lock
 	users int
 }
 
 func (k *keyed) lock(key string) (unlock func()) {
+	unlock, _ = k.lockUntil(context.Background(), key) // which does not end
+	return unlock
+}
+
+// lockUntil waits for the lock as long as ctx does not end.
+func (k *keyed) lockUntil(ctx context.Context, key string) (unlock func(), err error) {
 	k.mu.Lock()
 	if k.m == nil {
 		k.m = map[string]*entry{}
 	}
 	e := k.m[key]
 	if e == nil {
-		e = &entry{}
+		e = &entry{place: make(chan struct{}, 1)}
 		k.m[key] = e
 	}
 	e.users++
 	k.mu.Unlock()
-	e.mu.Lock()
-	return func() {
-		e.mu.Unlock()
+	leave := func() {
 		k.mu.Lock()
+		defer k.mu.Unlock()
 		if e.users--; e.users == 0 {
 			delete(k.m, key)
 		}
-		k.mu.Unlock()
+	}
+	select {
+	case e.place <- struct{}{}:
+		return func() {
+			<-e.place
+			leave()
+		}, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
 	}
 }

@@ -33,6 +33,12 @@ type Source struct {
 	Port uint16 `json:"port"`
 }
 
+// Given is a source that a node is sent to.
+type Given struct {
+	Source
+	Whole bool `json:"whole,omitempty"` // it has all of the layer, as it said
+}
+
 // Book knows which nodes have the layers that it is asked for, or are getting them. Its
 // methods are given the time, and whether a node lives.
 type Book struct {
@@ -71,7 +77,7 @@ type Wish struct {
 
 // Find says where a node gets a layer, and that it is getting it: from nodes, best first,
 // or, when there are none, from the registry.
-func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool) []Source {
+func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool) []Given {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	l := b.layers[key]
@@ -86,6 +92,7 @@ func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool
 	me := l.find(w.Node)
 	if me == nil {
 		if me = b.enter(l, w.Source); me == nil {
+			b.drop(key, l)
 			return nil
 		}
 	}
@@ -97,11 +104,11 @@ func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool
 		l.toFront(me)
 		return nil
 	}
-	var out []Source
+	var out []Given
 	for _, s := range list {
 		s.takers++
 		me.from = append(me.from, s)
-		out = append(out, s.Source)
+		out = append(out, Given{s.Source, s.whole})
 	}
 	return out
 }

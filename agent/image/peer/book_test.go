@@ -205,7 +205,7 @@ func circle(from map[string][]string, at, to string, depth int) bool {
 // TestBookIsBounded: no member has another keep more than its share.
 func TestBookIsBounded(t *testing.T) {
 	b, now := NewBook(), time.Unix(1e9, 0)
-	for i := range 2 * maxOfNode {
+	for i := range 4 * maxOfNode {
 		var k Key
 		k[0], k[1], k[2] = byte(i), byte(i>>8), byte(i>>16)
 		b.Have(Source{"greedy", 1}, []Key{k}, now)
@@ -215,6 +215,9 @@ func TestBookIsBounded(t *testing.T) {
 		if n > maxOfNode {
 			t.Errorf("%s has %d entries", node, n)
 		}
+	}
+	if n := len(b.layers); n > 2*maxOfNode {
+		t.Errorf("there are %d layers, of nodes that have all they may", n)
 	}
 	for i := range 2 * maxSources {
 		b.Have(Source{fmt.Sprint("n", i), 1}, []Key{{1}}, now)

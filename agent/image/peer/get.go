@@ -32,7 +32,7 @@ type piece struct {
 
 // giver is a node that a body gets pieces from.
 type giver struct {
-	Source
+	Given
 	lost bool // it does not give the layer
 	busy bool // it cannot now
 }
@@ -101,8 +101,8 @@ func (b *body) get(ctx context.Context, c *piece, from int64) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.from+int64(c.n) == from && time.Since(began) < growTime/2 {
-		return fmt.Errorf("%w: its answer is empty", errMissing) // one that has no more yet waits for it
+	if c.n < len(c.buf) && time.Since(began) < growTime/2 {
+		return fmt.Errorf("%w: its answer ends early", errMissing) // one that has no more yet waits for it
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (b *body) fill(c *piece, from io.Reader) error {
 		b.mu.Unlock()
 		if n > 0 {
 			c.silence.Reset(silentTime)
-			b.t.count(c.src.Node, n)
+			b.t.count(c.src, n)
 			poke(b.news)
 		}
 		if errors.Is(err, io.EOF) {

@@ -21,8 +21,10 @@ const Path = "/shoal/v1/layers/{digest}"
 const (
 	manifestParameter = "manifest"
 	proofHeader       = "Shoal-Layer-Proof"
-	// maxGiving is how many others get something at one time.
-	maxGiving = 64
+	// maxGiving is how many requests are answered at one time, maxGivingOne those of one node: it
+	// has perNode connections, and as many of an agent before that are not known to have ended.
+	maxGiving    = 64
+	maxGivingOne = 2 * perNode
 	// maxRange is how much one request gets.
 	maxRange = 4 << 20
 	// growTime is how long a request waits for more of a layer that is coming in. Then its
@@ -37,13 +39,12 @@ var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
 // ServeHTTP gives a range of a layer to a node. Its caller has verified that it is one of
 // the cluster's.
 func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	default:
+	done, ok := p.admit(r)
+	if !ok {
 		http.Error(w, "too many get layers here", http.StatusServiceUnavailable)
 		return
 	}
+	defer done()
 	from, to, err := parseRange(r.Header.Get("Range"))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestedRangeNotSatisfiable)
@@ -66,6 +67,30 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := p.send(r.Context(), w, l, from, to+1); err != nil {
 		panic(http.ErrAbortHandler) // the answer must not look whole
 	}
+}
+
+// admit tells whether one more request is answered, of all and of its node; done says that it
+// is.
+func (p *Peers) admit(r *http.Request) (done func(), ok bool) {
+	node := ""
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		node = r.TLS.PeerCertificates[0].Subject.CommonName
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.givingAll >= maxGiving || p.giving[node] >= maxGivingOne {
+		return nil, false
+	}
+	p.givingAll++
+	p.giving[node]++
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.givingAll--
+		if p.giving[node]--; p.giving[node] == 0 {
+			delete(p.giving, node)
+		}
+	}, true
 }
 
 // open finds the layer that a request proves to know; nil: there is none.

@@ -37,7 +37,7 @@ type question struct {
 
 // answer to a question of the verb find; no sources: get it from the registry.
 type answer struct {
-	Sources []Source `json:"sources,omitempty"`
+	Sources []Given `json:"sources,omitempty"`
 }
 
 var errQuestion = errors.New("malformed question about layers")

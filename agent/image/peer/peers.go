@@ -77,12 +77,15 @@ type Peers struct {
 	cfg       Config
 	book      *Book
 	transport *http.Transport
-	slots     chan struct{} // of takers
 	limiter   *rate.Limiter // nil: no limit
 
 	mu     sync.Mutex
 	banned map[string]time.Time // until when
-	told   map[Key]keeper       // who was told that this node has a layer
+	paces  map[string]*pace     // of nodes
+	giving map[string]int       // requests that are answered now, by the names in certificates
+	// givingAll is their sum.
+	givingAll int
+	told      map[Key]keeper // who was told that this node has a layer
 }
 
 // keeper is a member that keeps a key, in one of its lives.
@@ -97,8 +100,8 @@ const chunk = 128 << 10
 // New returns Peers. Run has them known to others.
 func New(cfg Config) *Peers {
 	p := &Peers{
-		cfg: cfg, book: NewBook(), slots: make(chan struct{}, maxGiving),
-		banned: map[string]time.Time{}, told: map[Key]keeper{},
+		cfg: cfg, book: NewBook(),
+		giving: map[string]int{}, banned: map[string]time.Time{}, paces: map[string]*pace{}, told: map[Key]keeper{},
 	}
 	p.transport = p.newTransport()
 	if cfg.Rate > 0 {
@@ -234,11 +237,13 @@ func (p *Peers) living() func(string) bool {
 	return func(node string) bool { return names[node] }
 }
 
-// ban has a node not asked for a time.
+// ban has a node not asked for a time, at least.
 func (p *Peers) ban(node string, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.banned[node] = time.Now().Add(pause)
+	if until := time.Now().Add(pause); until.After(p.banned[node]) {
+		p.banned[node] = until
+	}
 }
 
 // How long a node is not asked: after what it sent was wrong, and when it is not reached,
@@ -254,6 +259,7 @@ func (p *Peers) bans() []string {
 	defer p.mu.Unlock()
 	now := time.Now()
 	maps.DeleteFunc(p.banned, func(_ string, until time.Time) bool { return now.After(until) })
+	maps.DeleteFunc(p.paces, func(_ string, m *pace) bool { return m.open == 0 && now.Sub(m.since) > poorTime })
 	return slices.Collect(maps.Keys(p.banned))
 }
 

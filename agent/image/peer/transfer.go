@@ -31,7 +31,9 @@ type Transfer struct {
 
 	mu    sync.Mutex
 	asked bool
-	from  map[string]bool // nodes that sent bytes
+	// resumed: what came before, of an earlier pull, may be what is wrong.
+	resumed bool
+	from    map[string]bool // nodes that sent bytes
 }
 
 // Transfer is that of a layer that a manifest names.
@@ -44,10 +46,13 @@ func (p *Peers) Transfer(
 	}
 }
 
-func (t *Transfer) count(node string, n int) {
+func (t *Transfer) count(g *giver, n int) {
 	t.mu.Lock()
-	t.from[node] = true
+	t.from[g.Node] = true
 	t.mu.Unlock()
+	if g.Whole {
+		t.peers.arrived(g.Node, n)
+	}
 	t.peers.cfg.Received(n)
 	if t.Received != nil {
 		t.Received(n)
@@ -77,12 +82,13 @@ func (t *Transfer) Fetch(ctx context.Context, desc ocispec.Descriptor) (io.ReadC
 }
 
 // End tells what came of it. It is true when nodes sent other bytes than the digest says:
-// the layer has to be fetched once more, from the registry.
+// the layer has to be fetched once more, from the registry. Nobody is blamed for what went on
+// from where an earlier pull ended.
 func (t *Transfer) End(ctx context.Context, err error) (wrong bool) {
 	t.mu.Lock()
-	asked, from := t.asked, slices.Sorted(maps.Keys(t.from))
+	asked, resumed, from := t.asked, t.resumed, slices.Sorted(maps.Keys(t.from))
 	t.mu.Unlock()
-	wrong = errdefs.IsFailedPrecondition(err) && len(from) > 0
+	wrong = errdefs.IsFailedPrecondition(err) && len(from) > 0 && !resumed
 	if wrong {
 		for _, node := range from {
 			t.peers.ban(node, wrongTime)
@@ -118,7 +124,7 @@ func (t *Transfer) sources(ctx context.Context, q question) (out []*giver, err e
 	bans := t.peers.bans() // of which the question may not have named all
 	for _, s := range a.Sources {
 		if s.Node != t.peers.cfg.Name && !slices.Contains(bans, s.Node) {
-			out = append(out, &giver{Source: s})
+			out = append(out, &giver{Given: s})
 		}
 	}
 	return out, nil
@@ -168,6 +174,9 @@ func (b *body) Seek(offset int64, whence int) (int64, error) {
 	}
 	b.abandon()
 	b.offset = offset
+	b.t.mu.Lock()
+	b.t.resumed = b.t.resumed || offset > 0 && len(b.t.from) == 0
+	b.t.mu.Unlock()
 	if b.registry != nil {
 		return b.offset, b.seekRegistry()
 	}
@@ -266,6 +275,11 @@ func (b *body) proceed() error {
 
 // mend asks again for what did not come, or does not come though later pieces have.
 func (b *body) mend() {
+	for _, g := range b.usable() {
+		if b.t.peers.poor(g.Node) {
+			b.leave(g)
+		}
+	}
 	waiting := 0
 	for i, c := range b.pieces {
 		b.mu.Lock()
@@ -286,22 +300,43 @@ func (b *body) mend() {
 	b.hurry(waiting)
 }
 
-// hurry has another node send the first piece, when all later ones wait for it.
+// hurry has another node send the first piece, when later ones wait for it and a node that
+// has sent all that it was asked for has nothing else to send.
 func (b *body) hurry(waiting int) {
-	if len(b.pieces) < 2 || waiting < len(b.pieces)-1 {
+	if waiting == 0 || !b.full() {
+		b.lag = time.Time{}
+		return
+	}
+	first := b.pieces[0].src
+	idle := slices.ContainsFunc(b.usable(), func(g *giver) bool { return g != first && b.asked(g) == 0 })
+	if !idle {
 		b.lag = time.Time{}
 		return
 	}
 	if b.lag.IsZero() {
 		b.lag = time.Now()
 	}
-	first := b.pieces[0]
-	if time.Since(b.lag) < lagTime || len(b.usable()) < 2 {
+	if time.Since(b.lag) < lagTime {
 		return
 	}
 	b.lag = time.Time{}
-	first.cancel()
-	first.src.busy = true
+	b.leave(first)
+}
+
+// full tells whether no more is asked for before the first piece has come.
+func (b *body) full() bool {
+	n := len(b.pieces)
+	return n == ahead || n > 0 && b.pieces[n-1].to == b.t.desc.Size
+}
+
+// leave has a node send nothing more of the layer.
+func (b *body) leave(g *giver) {
+	g.busy = true
+	for _, c := range b.pieces {
+		if c.src == g {
+			c.cancel()
+		}
+	}
 }
 
 // usable are the nodes that give the layer.
@@ -373,11 +408,16 @@ func (b *body) ask(c *piece, g *giver) {
 	from := c.from + int64(c.n)
 	b.mu.Unlock()
 	b.tasks.Go(func() {
+		if g.Whole {
+			b.t.peers.asking(g.Node)
+			defer b.t.peers.answered(g.Node)
+		}
 		c.silence = time.AfterFunc(math.MaxInt64, func() { cancel(errSilent) })
 		err := b.get(ctx, c, from)
 		c.silence.Stop()
 		if cause := context.Cause(ctx); errors.Is(cause, errSilent) {
 			err = cause
+			b.t.peers.leave(g.Node, err.Error())
 		}
 		cancel(nil)
 		b.mu.Lock()
