@@ -90,6 +90,9 @@ func newEviction(ctx context.Context, b base, p *podParts, changed func()) (*evi
 		Period: imagePeriod,
 		Log:    b.log,
 	}
+	if r := b.runtime.builtin; r != nil {
+		images.Leftovers = r.Images().Reclaim
+	}
 	return &evict.Node{
 		Plan:     evict.Plan{Thresholds: thresholds, Transition: cfg.EvictionPressureTransitionPeriod.Duration},
 		MaxGrace: time.Duration(cfg.EvictionMaxPodGracePeriod) * time.Second,

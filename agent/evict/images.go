@@ -41,6 +41,9 @@ type Images struct {
 	ImagePolicy
 	Store   ImageStore
 	Runtime Runtime
+	// Leftovers removes what pulls left that did not become an image, before images go; nil:
+	// the runtime does it itself.
+	Leftovers func(ctx context.Context) error
 	// Pods are those whose images are in use before and after their containers.
 	Pods func() []*corev1.Pod
 	// Space is that of the disk of images, in bytes.
@@ -101,13 +104,14 @@ func (m *Images) collect(ctx context.Context, now time.Time) error {
 		}
 		unused = slices.DeleteFunc(unused, func(id string) bool { return slices.Contains(old, id) })
 	}
-	space, err := m.Space()
-	if err != nil || space.Capacity <= 0 {
-		return err
+	space, percent, full, err := m.full()
+	if err == nil && full && m.Leftovers != nil {
+		if err = m.Leftovers(ctx); err == nil {
+			space, percent, full, err = m.full()
+		}
 	}
-	percent := 100 - int(space.Available*100/space.Capacity)
-	if m.High >= 100 || percent < m.High {
-		return nil
+	if err != nil || !full {
+		return err
 	}
 	want := space.Capacity*int64(100-m.Low)/100 - space.Available
 	freed, err := m.remove(ctx, m.oldEnough(unused, now), want)
@@ -120,10 +124,25 @@ func (m *Images) collect(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// DeleteUnused deletes all images that nobody uses.
+// full tells whether the disk of images is so full that some are deleted.
+func (m *Images) full() (space Signal, percent int, yes bool, err error) {
+	space, err = m.Space()
+	if err != nil || space.Capacity <= 0 {
+		return space, 0, false, err
+	}
+	percent = 100 - int(space.Available*100/space.Capacity)
+	return space, percent, m.High < 100 && percent >= m.High, nil
+}
+
+// DeleteUnused deletes all images that nobody uses, and what is left of pulls.
 func (m *Images) DeleteUnused(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.Leftovers != nil {
+		if err := m.Leftovers(ctx); err != nil {
+			m.Log.Warn("what pulls left stays", "err", err)
+		}
+	}
 	now := time.Now()
 	unused, err := m.look(ctx, now)
 	if err != nil {

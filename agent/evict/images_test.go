@@ -169,3 +169,25 @@ func TestImages(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestLeftovers: what pulls left goes before images do, and without any that is unused.
+func TestLeftovers(t *testing.T) {
+	s := &shelf{others: 70}
+	s.add("unused", false)
+	s.add("young", false)
+	m := &Images{
+		ImagePolicy: ImagePolicy{High: 85, Low: 65},
+		Store:       s, Runtime: s, Pods: func() []*corev1.Pod { return nil }, Space: s.space,
+		Leftovers: func(context.Context) error {
+			s.others = 10
+			return nil
+		},
+		Tell: func(string, string) {}, Log: slog.New(slog.DiscardHandler)}
+	if err := m.collect(t.Context(), time.Now()); err != nil || s.ids() != "unused young" || s.others != 10 {
+		t.Errorf("there are %s and %d of others, %v", s.ids(), s.others, err)
+	}
+	m.MinAge, s.others = time.Hour, 20
+	if err := m.DeleteUnused(t.Context()); err != nil || s.ids() != "unused young" || s.others != 10 {
+		t.Errorf("under pressure there are %s and %d of others, %v", s.ids(), s.others, err)
+	}
+}

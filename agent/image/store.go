@@ -163,7 +163,24 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	}
 	s.content, s.snaps = measured{s.db.ContentStore()}, s.db.Snapshotter(snapshotter)
 	s.images, s.leases = metadata.NewImageStore(s.db), metadata.NewLeaseManager(s.db)
+	if err := s.endLeases(ctx); err != nil {
+		return s, err
+	}
 	return s, s.reload(ctx)
+}
+
+// endLeases ends those of an agent that was killed: what its pulls left would stay for a day,
+// whatever room others need.
+func (s *Store) endLeases(ctx context.Context) error {
+	ctx = namespaces.WithNamespace(ctx, namespace)
+	list, err := s.leases.List(ctx)
+	for _, l := range list {
+		err = errors.Join(err, s.leases.Delete(ctx, l))
+	}
+	if err != nil {
+		return fmt.Errorf("end leases of an earlier run: %w", err)
+	}
+	return nil
 }
 
 // Full tells whether an error comes from a disk that has no space left.
@@ -202,6 +219,10 @@ func (s *Store) collect(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Reclaim removes what pulls left on the disk that did not become an image: the next one would
+// go on with it.
+func (s *Store) Reclaim(ctx context.Context) error { return s.collect(ctx) }
 
 // giveBack removes what a pull or an import wrote before the disk was full:
 // others need the space.
