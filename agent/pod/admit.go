@@ -99,8 +99,8 @@ func lacks(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList)
 	for _, name := range slices.Sorted(maps.Keys(want)) {
 		q := want[name]
 		have, known := allocatable[name]
-		if q.IsZero() || !known {
-			continue // as upstream: the scheduler alone counts what the node does not
+		if q.IsZero() || !known && strings.Contains(string(name), "/") {
+			continue // as upstream: the scheduler alone counts extended resources that the node does not
 		}
 		in := used[name]
 		l := lack{name, q.Value(), in.Value(), have.Value()}

@@ -408,6 +408,15 @@ func TestAdmit(t *testing.T) {
 	if v := Admit(r, nil, node, own); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
 	}
+	r.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/of-the-cluster": resource.MustParse("1")}
+	if v := Admit(r, nil, node, own); v != nil {
+		t.Errorf("a resource that the scheduler alone counts: %v", v)
+	}
+	r.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"hugepages-4Mi": resource.MustParse("4Mi")}
+	if v := Admit(r, nil, node, own); v == nil || v.Reason != "OutOfhugepages-4Mi" || v.Message != "Node didn't have "+
+		"enough resource: hugepages-4Mi, requested: 4194304, used: 0, capacity: 0" {
+		t.Errorf("huge pages of a size that the node has not: %v", v)
+	}
 }
 
 // TestRecordsOfALaterClock: an agent that starts with the clock set back waits no longer than

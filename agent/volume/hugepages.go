@@ -35,18 +35,26 @@ func pageSize(p *corev1.Pod, m corev1.StorageMedium) (int64, error) {
 			return 0, fmt.Errorf("medium %s: %w", m, err)
 		}
 		if !asked[size.Value()] {
-			return 0, fmt.Errorf("medium %s: no container asks for %s%s", m, corev1.ResourceHugePagesPrefix, named)
+			return 0, fmt.Errorf("%w: no container asks for %s%s", errNoPages(m), corev1.ResourceHugePagesPrefix, named)
 		}
 		return size.Value(), nil
 	}
-	if len(asked) != 1 {
-		return 0, fmt.Errorf("medium %s: the containers ask for %d sizes of huge pages; with more than one "+
-			"the medium has to name it, as in %s2Mi", m, len(asked), corev1.StorageMediumHugePagesPrefix)
+	if len(asked) == 0 {
+		return 0, errNoPages(m)
+	}
+	if len(asked) > 1 {
+		return 0, fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes: "+
+			"name one, as in %s2Mi", m, corev1.StorageMediumHugePagesPrefix)
 	}
 	for size := range asked {
 		return size, nil
 	}
 	return 0, nil
+}
+
+// errNoPages is told of volumes that nobody may use, in the kubelet's words.
+func errNoPages(m corev1.StorageMedium) error {
+	return fmt.Errorf("medium %s: hugePages storage requested, but there is no resource request for huge pages", m)
 }
 
 func askedPages(asked map[int64]bool, requests corev1.ResourceList) error {

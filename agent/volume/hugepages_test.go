@@ -35,8 +35,10 @@ func TestPageSize(t *testing.T) {
 		{"asked", asking("2Mi"), "HugePages", 2 << 20, ""},
 		{"asked_twice", asking("2Mi", "2Mi"), "HugePages", 2 << 20, ""},
 		{"named", asking("2Mi", "1Gi"), "HugePages-1Gi", 1 << 30, ""},
-		{"several", asking("2Mi", "1Gi"), "HugePages", 0, "2 sizes"},
-		{"none", asking(), "HugePages", 0, "0 sizes"},
+		{"several", asking("2Mi", "1Gi"), "HugePages", 0,
+			"medium: HugePages can't be used if container requests multiple huge page sizes"},
+		{"none", asking(), "HugePages", 0,
+			"medium HugePages: hugePages storage requested, but there is no resource request for huge pages"},
 		{"another", asking("2Mi"), "HugePages-1Gi", 0, "no container asks for hugepages-1Gi"},
 		{"nonsense", asking("2Mi"), "HugePages-x", 0, "HugePages-x"},
 	} {
