@@ -55,6 +55,7 @@ type fleetNode struct {
 	port     uint16
 	cert     *tls.Certificate
 	down     atomic.Bool
+	mute     atomic.Bool  // it answers no questions
 	frozen   atomic.Int64 // it sends so many bytes more, and then nothing; 0: as many as there are
 	received atomic.Int64
 	fault    atomic.Pointer[func(w http.ResponseWriter, r *http.Request, good http.Handler)]
@@ -162,12 +163,16 @@ func (f *fleet) join(t *testing.T, name, dir string) *fleetNode {
 	n.peers = peer.New(peer.Config{
 		Name: name, Port: n.port,
 		Members: f.members,
-		Ask: func(_ context.Context, member string, question []byte) ([]byte, error) {
+		Ask: func(ctx context.Context, member string, question []byte) ([]byte, error) {
 			f.mu.Lock()
 			other := f.nodes[member]
 			f.mu.Unlock()
 			if other == nil || other.down.Load() || n.down.Load() || f.refused.Add(-1) >= 0 {
 				return nil, errDown
+			}
+			if other.mute.Load() {
+				<-ctx.Done()
+				return nil, ctx.Err()
 			}
 			said := other.peers.Answer(name, question)
 			if said == nil {

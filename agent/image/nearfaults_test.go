@@ -145,6 +145,34 @@ func TestBadNeighbours(t *testing.T) {
 	}
 }
 
+// TestMuteKeepers: nodes that live but answer no questions do not hold up each layer.
+func TestMuteKeepers(t *testing.T) {
+	for _, answering := range []int{0, 2} {
+		t.Run(fmt.Sprint(answering), func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, 4)
+			var files [][]byte
+			for range 24 {
+				files = append(files, noise(t, 100<<10))
+			}
+			f.image(t, nil, files...)
+			f.pullAll(t)
+			time.Sleep(200 * time.Millisecond) // the keepers are told
+			for i := answering; i < 4; i++ {
+				f.nodes[fmt.Sprintf("node%02d", i)].mute.Store(true)
+			}
+			n := f.join(t, "new", t.TempDir())
+			begin := time.Now()
+			if _, err := n.store.Pull(t.Context(), f.name(), nil); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(begin); took > 20*time.Second {
+				t.Errorf("the pull took %v", took)
+			}
+		})
+	}
+}
+
 // TestWrongBlobIsNotKept: a registry sends other bytes than it announced, once. The next pull
 // does not go on with them.
 func TestWrongBlobIsNotKept(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -82,6 +83,7 @@ type Peers struct {
 	mu     sync.Mutex
 	banned map[string]time.Time // until when
 	paces  map[string]*pace     // of nodes
+	mute   map[string]muteness  // of keepers that did not answer in time
 	giving map[string]int       // requests that are answered now, by the names in certificates
 	// givingAll is their sum.
 	givingAll int
@@ -101,7 +103,8 @@ const chunk = 128 << 10
 func New(cfg Config) *Peers {
 	p := &Peers{
 		cfg: cfg, book: NewBook(),
-		giving: map[string]int{}, banned: map[string]time.Time{}, paces: map[string]*pace{}, told: map[Key]keeper{},
+		mute: map[string]muteness{}, giving: map[string]int{},
+		banned: map[string]time.Time{}, paces: map[string]*pace{}, told: map[Key]keeper{},
 	}
 	p.transport = p.newTransport()
 	if cfg.Rate > 0 {
@@ -149,9 +152,23 @@ const (
 	askTime  = 2 * time.Second
 	asks     = 4
 	askAgain = 250 * time.Millisecond
+	// muteTime is how long one is not asked that did not answer muteAsks questions in time, one
+	// after the other: each layer would wait for it.
+	muteTime = time.Minute
+	muteAsks = 2
 )
 
-var errAlone = errors.New("there is no other node")
+// muteness is how many questions a keeper did not answer since it answered one, and when the
+// last of them was.
+type muteness struct {
+	asked int
+	last  time.Time
+}
+
+var (
+	errAlone = errors.New("there is no other node")
+	errMute  = errors.New("the nodes that know who has the layer do not answer")
+)
 
 // ask asks the keeper of a key.
 func (p *Peers) ask(ctx context.Context, key Key, q question) (a answer, err error) {
@@ -164,23 +181,52 @@ func (p *Peers) ask(ctx context.Context, key Key, q question) (a answer, err err
 	if q.Verb == find {
 		times = asks
 	}
+	err = errMute
 	for i := range times {
-		if i > 0 {
+		k := list[i*len(list)/asks]
+		if k.Name == p.cfg.Name {
+			return p.hear(p.cfg.Name, q), nil
+		}
+		if p.isMute(k.Name) {
+			continue
+		}
+		if i > 0 && !errors.Is(err, errMute) {
 			select {
 			case <-time.After(rand.N(askAgain << i)):
 			case <-ctx.Done():
 				return a, ctx.Err()
 			}
 		}
-		k := list[i*len(list)/asks]
-		if k.Name == p.cfg.Name {
-			return p.hear(p.cfg.Name, q), nil
-		}
-		if a, err = p.tell(ctx, k.Name, q); err == nil || ctx.Err() != nil {
+		a, err = p.tell(ctx, k.Name, q)
+		if ctx.Err() != nil {
 			return a, err
+		}
+		p.heard(k.Name, err)
+		if err == nil {
+			return a, nil
 		}
 	}
 	return a, err
+}
+
+// isMute tells whether a keeper is not to be asked, as it does not answer.
+func (p *Peers) isMute(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m := p.mute[node]
+	return m.asked >= muteAsks && time.Since(m.last) < muteTime
+}
+
+// heard notes whether a keeper answered in time. One that refuses does.
+func (p *Peers) heard(node string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.mute, func(_ string, m muteness) bool { return time.Since(m.last) > muteTime })
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+		p.mute[node] = muteness{p.mute[node].asked + 1, time.Now()}
+	} else {
+		delete(p.mute, node)
+	}
 }
 
 func (p *Peers) tell(ctx context.Context, member string, q question) (answer, error) {
