@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -124,8 +125,8 @@ func busyboxWith(layers []int64) (v1.Image, error) {
 	return image, err
 }
 
-// nodesThatPull adds nodes that know the registry.
-func (d *distant) nodesThatPull(t testing.TB, names []string) {
+// nodesThatPull adds nodes that know the registry, and returns their agents.
+func (d *distant) nodesThatPull(t testing.TB, names []string) (agents []*harness.Agent) {
 	t.Helper()
 	for _, node := range names {
 		agent, err := cluster.Host(node, func(a *harness.Agent, c *agentconfig.Config) {
@@ -145,6 +146,7 @@ func (d *distant) nodesThatPull(t testing.TB, names []string) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { leave(t, agent, node) })
+		agents = append(agents, agent)
 	}
 	for _, node := range names {
 		harness.Eventually(t, node+" is Ready", func() (bool, string) {
@@ -152,6 +154,7 @@ func (d *distant) nodesThatPull(t testing.TB, names []string) {
 			return err == nil, out
 		})
 	}
+	return agents
 }
 
 var ofNodes = regexp.MustCompile(`(?m)^shoal_image_received_bytes_total\{source="node"\} (\S+)$`)
@@ -207,6 +210,32 @@ func TestImagesFromOtherNodes(t *testing.T) {
 	// Only nodes get layers: the cluster's administrator is none.
 	s.refused("this is for nodes", "get", "--raw",
 		"/api/v1/nodes/peer1/proxy/shoal/v1/layers/sha256:"+strings.Repeat("0", 64))
+}
+
+// TestSlowNeighbour: the only node that has an image is at the end of a slow line. Another one
+// does not wait for it longer than it takes to see that.
+func TestSlowNeighbour(t *testing.T) {
+	s := newSpace(t)
+	d := newDistant(t, 0)
+	size := d.push(t, "app:1", 6<<20, 5<<20, 4<<20, 3<<20, 2<<20, 1<<20)
+	agents := d.nodesThatPull(t, []string{"slow1", "quick1"})
+	s.loginAt(d.address)
+	s.apply(fmt.Sprintf(puller, "first", "slow1", "{name: pull}", d.address+"/app:1"))
+	s.ready("first")
+	out, err := exec.Command("tc", "-n", agents[0].NetNS, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", "800kbit",
+		"burst", "32kb", "latency", "400ms").CombinedOutput()
+	if err != nil {
+		t.Fatalf("tc: %v %s", err, out)
+	}
+	d.sent.Store(0)
+	begin := time.Now()
+	s.apply(fmt.Sprintf(puller, "second", "quick1", "{name: pull}", d.address+"/app:1"))
+	s.ready("second")
+	took, near := time.Since(begin), receivedFromNodes(t, "quick1")
+	t.Logf("the pull took %v; of %d bytes the registry sent %d, the neighbour %d", took, size, d.sent.Load(), near)
+	if took > 30*time.Second || near == 0 {
+		t.Errorf("the pull took %v; the registry sent %d bytes, the neighbour %d", took, d.sent.Load(), near)
+	}
 }
 
 // BenchmarkFleetPull has 20 nodes pull an image at the same time, from a registry whose
