@@ -25,6 +25,9 @@ const (
 	stillEvery = 20 * time.Second
 	// leadEvery is how often another node is sent to the registry because nothing comes.
 	leadEvery = 15 * time.Second
+	// maxLeaders is how many are at the registry at one time because little comes: where its
+	// line is the slow one, more of them make it slower.
+	maxLeaders = 2
 )
 
 // Source is a node that gives layers, at this port of its address.
@@ -73,6 +76,8 @@ type Wish struct {
 	Lost, Busy []string
 	// Stalled: nothing comes from those it was given, though they live.
 	Stalled bool
+	// Slow: little comes from them.
+	Slow bool
 }
 
 // Find says where a node gets a layer, and that it is getting it: from nodes, best first,
@@ -99,7 +104,8 @@ func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool
 	me.Source, me.whole, me.seen, me.doubter = w.Source, false, now, ""
 	me.leave()
 	list := l.before(me, w)
-	if len(list) == 0 || w.Stalled && now.Sub(l.led) >= leadEvery {
+	lead := w.Stalled || w.Slow && l.atRegistry(me) < maxLeaders
+	if len(list) == 0 || lead && now.Sub(l.led) >= leadEvery {
 		l.led = now
 		l.toFront(me)
 		return nil
@@ -111,6 +117,14 @@ func (b *Book) Find(key Key, w Wish, now time.Time, alive func(node string) bool
 		out = append(out, Given{s.Source, s.whole})
 	}
 	return out
+}
+
+// atRegistry is how many nodes get the layer there, beside one.
+func (l *layer) atRegistry(me *source) (n int) {
+	for _, s := range l.sources {
+		n += number(s != me && !s.whole && len(s.from) == 0)
+	}
+	return n
 }
 
 // before are the sources for a node: whole ones first, those that few get from.

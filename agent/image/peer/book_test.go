@@ -31,6 +31,8 @@ func (d *desk) do(line string) string {
 				w.Busy = append(w.Busy, is)
 			case name == "stalled":
 				w.Stalled = true
+			case name == "slow":
+				w.Slow = true
 			}
 		}
 		var names []string
@@ -118,6 +120,20 @@ func TestBook(t *testing.T) {
 			find c stalled -> b a
 			after 16s
 			find c stalled -> registry`,
+		"little comes: one more goes to the registry, and the others get it there": `
+			find a -> registry
+			find b -> a
+			find c -> b a
+			find d -> c b a
+			after 10s
+			find d slow -> c b a
+			after 6s
+			find d slow -> registry
+			find c slow -> d b a
+			after 16s
+			find b slow -> d a
+			have d
+			find b slow -> registry`,
 		"one that says nothing for long is gone": `
 			find a -> registry
 			after 50s

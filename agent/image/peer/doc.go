@@ -21,7 +21,10 @@
 // asked before, while these still get them: a layer runs through the cluster once, and the
 // last node ends shortly after the first. Nobody gets from one that asked later, so that
 // no circle waits for itself. When the one at the front ends or stalls, another goes
-// to the registry for the rest.
+// to the registry for the rest; when it is slow, one more does.
+//
+// A node that has a whole layer and sends little, falls silent, or is a keeper and does not
+// answer, is left alone for some minutes by all transfers.
 //
 // What a Book knows is lost with its process. Nodes tell a new keeper what they have,
 // when the gossip shows that there is one; until then a layer is fetched once more.

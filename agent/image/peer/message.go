@@ -33,6 +33,7 @@ type question struct {
 	Lost    []string `json:"lost,omitempty"`
 	Busy    []string `json:"busy,omitempty"`
 	Stalled bool     `json:"stalled,omitempty"`
+	Slow    bool     `json:"slow,omitempty"`
 }
 
 // answer to a question of the verb find; no sources: get it from the registry.

@@ -264,7 +264,8 @@ func (p *Peers) hear(from string, q question) (a answer) {
 	switch q.Verb {
 	case find:
 		alive := p.living()
-		a.Sources = p.book.Find(keys[0], Wish{Source: who, Lost: q.Lost, Busy: q.Busy, Stalled: q.Stalled}, now, alive)
+		w := Wish{Source: who, Lost: q.Lost, Busy: q.Busy, Stalled: q.Stalled, Slow: q.Slow}
+		a.Sources = p.book.Find(keys[0], w, now, alive)
 	case still:
 		p.book.Still(from, keys, now)
 	case have:

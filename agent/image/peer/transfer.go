@@ -162,6 +162,10 @@ type body struct {
 	moved    int64
 	lag      time.Time // since when pieces wait for the first, zero: they do not
 	said     time.Time // that the layer is still coming in
+	// slowAgain is when others may be asked for again because little comes, and slowAsks how often
+	// they were.
+	slowAgain time.Time
+	slowAsks  int
 
 	mu  sync.Mutex // also that of the pieces
 	got int64      // bytes from nodes
@@ -258,8 +262,14 @@ func (b *body) take(p []byte) int {
 // proceed asks for more, and waits until something has come.
 func (b *body) proceed() error {
 	b.mend()
-	if stalled := b.stalled(); stalled || len(b.usable()) == 0 {
+	stalled, slow := b.looked()
+	if stalled || len(b.usable()) == 0 {
 		return b.another(stalled)
+	}
+	if slow && time.Now().After(b.slowAgain) {
+		if err := b.quicker(); err != nil || b.registry != nil {
+			return err
+		}
 	}
 	b.order()
 	timer := time.NewTimer(tick)
@@ -427,14 +437,53 @@ func (b *body) ask(c *piece, g *giver) {
 	})
 }
 
-// stalled tells whether hardly anything has come for long.
-func (b *body) stalled() bool {
+// looked tells, each stallTime, whether hardly anything has come since the look before, or
+// little.
+func (b *body) looked() (stalled, slow bool) {
 	if time.Since(b.marked) < stallTime {
-		return false
+		return false, false
 	}
 	before := b.moved
 	b.mark()
-	return b.moved-before < stallBytes
+	return b.moved-before < stallBytes, b.moved-before < slowBytes
+}
+
+// quicker asks for leave to go to the registry, which one node more than the one at the front
+// gets: that one's line may be a slow one. Without leave others go on, or these nodes.
+func (b *body) quicker() error {
+	b.slowAgain = time.Now().Add(stallTime<<min(b.slowAsks/4, 3) - tick)
+	b.slowAsks++
+	sources, err := b.t.sources(b.ctx, question{Verb: find, Slow: true})
+	if err := b.ctx.Err(); err != nil {
+		return err
+	}
+	if err != nil {
+		return nil
+	}
+	if len(sources) == 0 {
+		return b.toRegistry()
+	}
+	before := len(b.givers)
+	b.join(sources)
+	if len(b.givers) > before { // all that may be asked for waits for those of before
+		for _, g := range b.givers[:before] {
+			b.leave(g)
+		}
+	}
+	return nil
+}
+
+// join adds sources; ok: none of them was lost before.
+func (b *body) join(sources []*giver) (ok bool) {
+	for _, s := range sources {
+		i := slices.IndexFunc(b.givers, func(g *giver) bool { return g.Node == s.Node })
+		if i < 0 {
+			b.givers = append(b.givers, s)
+		} else if b.givers[i].lost {
+			return false
+		}
+	}
+	return true
 }
 
 // another finds other nodes, or goes on at the registry.
@@ -456,13 +505,8 @@ func (b *body) another(stalled bool) error {
 	if err != nil || len(sources) == 0 || b.finds > maxFinds {
 		return b.toRegistry()
 	}
-	for _, s := range sources {
-		i := slices.IndexFunc(b.givers, func(g *giver) bool { return g.Node == s.Node })
-		if i < 0 {
-			b.givers = append(b.givers, s)
-		} else if b.givers[i].lost {
-			return b.toRegistry() // the keeper of the key does not listen
-		}
+	if !b.join(sources) {
+		return b.toRegistry() // the keeper of the key does not listen
 	}
 	return nil
 }
