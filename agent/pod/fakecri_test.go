@@ -26,6 +26,7 @@ type fakeCRI struct {
 	images     map[string]bool
 	pullable   map[string]bool
 	stubborn   bool
+	clock      time.Duration // how far the runtime's is ahead of the time now
 	slow       map[string]time.Duration // creations of containers by name, and pulls, by "pull"
 	removing   func()                   // called before a sandbox is removed
 	events     chan *criv1.ContainerEventResponse
@@ -75,7 +76,7 @@ func (f *fakeCRI) end(name string, code int32) {
 }
 
 func (f *fakeCRI) exit(c *fakeContainer, code int32) {
-	c.State, c.ExitCode, c.FinishedAt = criv1.ContainerState_CONTAINER_EXITED, code, time.Now().UnixNano()
+	c.State, c.ExitCode, c.FinishedAt = criv1.ContainerState_CONTAINER_EXITED, code, f.now()
 	f.tell(c.sandbox)
 }
 
@@ -84,6 +85,8 @@ func (f *fakeCRI) tell(sandbox string) {
 		ContainerEventType: criv1.ContainerEventType_CONTAINER_STOPPED_EVENT,
 		PodSandboxStatus:   &criv1.PodSandboxStatus{Metadata: f.sandboxes[sandbox].Metadata}}
 }
+
+func (f *fakeCRI) now() int64 { return time.Now().Add(f.clock).UnixNano() }
 
 func (f *fakeCRI) id(kind string) string {
 	f.n++
@@ -187,7 +190,7 @@ func (f *fakeCRI) CreateContainer(ctx context.Context, sandbox string, c *criv1.
 	id := f.id("c")
 	f.containers[id] = &fakeContainer{sandbox: sandbox,
 		ContainerStatus: criv1.ContainerStatus{Id: id, Metadata: c.Metadata,
-			Labels: c.Labels, Annotations: c.Annotations, CreatedAt: time.Now().UnixNano()}}
+			Labels: c.Labels, Annotations: c.Annotations, CreatedAt: f.now()}}
 	return id, nil
 }
 
@@ -195,7 +198,7 @@ func (f *fakeCRI) StartContainer(_ context.Context, id string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := f.containers[id]
-	c.State, c.StartedAt = criv1.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
+	c.State, c.StartedAt = criv1.ContainerState_CONTAINER_RUNNING, f.now()
 	f.tell(c.sandbox)
 	return nil
 }

@@ -59,14 +59,23 @@ func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed,
 		}
 		o.Containers = append(o.Containers, observation(c.PodSandboxId, st.Status))
 	}
-	sort.Slice(o.Containers, func(i, j int) bool {
-		a, b := &o.Containers[i], &o.Containers[j]
-		if !a.Created.Equal(b.Created) {
-			return a.Created.After(b.Created)
-		}
-		return a.Attempt > b.Attempt
-	})
+	sortRuns(o.Containers)
 	return o, nil
+}
+
+// sortRuns has the newest of each container's runs come first. They are numbered; their
+// times are of the machine's clock, which somebody may have set back between two of them.
+func sortRuns(list []record.Observation) {
+	sort.Slice(list, func(i, j int) bool {
+		a, b := &list[i], &list[j]
+		if a.Name != b.Name {
+			return a.Name < b.Name
+		}
+		if a.Attempt != b.Attempt {
+			return a.Attempt > b.Attempt
+		}
+		return a.Created.After(b.Created)
+	})
 }
 
 func sandboxIPs(s *criv1.PodSandboxStatus) []string {

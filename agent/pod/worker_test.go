@@ -109,6 +109,29 @@ func expect(t *testing.T, f *fakeCRI, want string) {
 	}
 }
 
+// TestRestartAfterTheClockWasSetBack: the newest run of a container is the one with the
+// highest number. By their times the run of before would be it until the clock comes there
+// again, and the container would be started again and again beside itself.
+func TestRestartAfterTheClockWasSetBack(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		f.clock = time.Hour
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		m.Update(testPod(corev1.RestartPolicyAlways, "a"), SourceAPI)
+		expect(t, f, "a#0=run")
+		f.clock = 0
+		f.end("a", 1)
+		expect(t, f, "a#0=exit1 a#1=run")
+		time.Sleep(10 * time.Minute)
+		expect(t, f, "a#0=exit1 a#1=run")
+		f.end("a", 1)
+		time.Sleep(time.Minute)
+		expect(t, f, "a#0=exit1 a#1=exit1 a#2=run")
+	})
+}
+
 // TestEventsOfOwnSteps checks that a worker does not look at its pod for what its own job has
 // done and goes on from: the job's end has it look. What else happens has it look at once.
 func TestEventsOfOwnSteps(t *testing.T) {

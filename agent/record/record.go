@@ -167,7 +167,8 @@ const (
 	Exited
 )
 
-// Observed is what the runtime shows of one pod, newest first.
+// Observed is what the runtime shows of one pod: sandboxes newest first, containers by name,
+// the newest run of each first.
 type Observed struct {
 	Sandboxes  []Sandbox
 	Containers []Observation
