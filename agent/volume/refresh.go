@@ -45,6 +45,20 @@ func (m *Manager) Changed(namespace string) {
 	m.notify()
 }
 
+// ClockSet has tokens looked at: the times at which they were to be renewed are of a clock
+// that somebody has set.
+func (m *Manager) ClockSet() {
+	m.mu.Lock()
+	now := time.Now()
+	for _, e := range m.pods {
+		if !e.due.IsZero() {
+			e.due = now
+		}
+	}
+	m.mu.Unlock()
+	m.notify()
+}
+
 // notify wakes Run, which looks what is due.
 func (m *Manager) notify() {
 	select {

@@ -15,12 +15,20 @@ import (
 // maxTokenAge is when a token is renewed at the latest.
 const maxTokenAge = 24 * time.Hour
 
+// A token of a coordinator whose clock is more than aheadMost ahead of this node's is good
+// for nothing once that is set right, and is renewed each aheadWait until then.
+const (
+	aheadMost = time.Minute
+	aheadWait = 5 * time.Minute
+)
+
 // silentWait is when a token is tried to be renewed again.
 const silentWait = time.Minute
 
 // SavedToken is a token with its times.
 type SavedToken struct {
-	Token   string    `json:"token"`
+	Token string `json:"token"`
+	// Issued is by this node's clock, Expires by the coordinator's.
 	Issued  time.Time `json:"issued"`
 	Expires time.Time `json:"expires"`
 }
@@ -69,9 +77,10 @@ func (c *TokenCache) token(ctx context.Context, p *corev1.Pod, audience string, 
 	}
 	key := fmt.Sprintf("%s/%d", audience, seconds)
 	old, known := c.load(string(p.UID))[key]
-	now := time.Now()
-	if at := renewAt(old); known && now.Before(at) {
-		return old, at, nil
+	now := time.Now().Round(0) // the age is told by what the clock says, before and after it was set
+	life := time.Duration(seconds) * time.Second
+	if at := renewAt(old, life); known && now.Before(at) && !now.Before(old.Issued) {
+		return old, at, nil // else it is old, or the clock was set back: nobody knows how old
 	}
 	if known && c.Silent != nil && c.Silent() {
 		return old, now.Add(silentWait), nil
@@ -91,7 +100,7 @@ func (c *TokenCache) token(ctx context.Context, p *corev1.Pod, audience string, 
 	if err := c.Saved.Put(string(p.UID), &all); err != nil {
 		return SavedToken{}, time.Time{}, err
 	}
-	return t, renewAt(t), nil
+	return t, renewAt(t, life), nil
 }
 
 func request(p *corev1.Pod, audience string, seconds int64) *authenticationv1.TokenRequest {
@@ -136,11 +145,16 @@ func (c *TokenCache) Forget(uid string) error {
 }
 
 // renewAt is when four fifths of the token's life, or a day, are over; a
-// little earlier by chance, so that not all are renewed at once.
-func renewAt(t SavedToken) time.Time {
-	life := min(t.Expires.Sub(t.Issued)*4/5, maxTokenAge)
-	if life <= 0 {
-		return t.Issued
+// little earlier by chance, so that not all are renewed at once. asked is the life that it
+// was asked for.
+func renewAt(t SavedToken, asked time.Duration) time.Time {
+	has := t.Expires.Sub(t.Issued)
+	life := min(asked*4/5, maxTokenAge)
+	switch {
+	case has > asked+aheadMost:
+		life = min(life, aheadWait)
+	case has > 0: // else this clock is ahead by more than the token's life
+		life = min(life, has*4/5)
 	}
 	spread := time.Duration(rand.Int64N(int64(life)/50 + 1))
 	return t.Issued.Add(life - spread)
