@@ -39,6 +39,8 @@ const (
 	// A request that failed is made again after firstPause, doubled up to lastPause.
 	firstPause = time.Second
 	lastPause  = time.Minute
+	// lookEvery is how long a wait is at most: the clock may be set meanwhile.
+	lookEvery = time.Hour
 )
 
 // Manager keeps one node's serving certificate.
@@ -75,6 +77,21 @@ type signed struct {
 	tls.Certificate
 	renew time.Time
 	pem   []byte
+	// early: it had not begun by this node's clock when the cluster had just signed it, so
+	// that it is this clock that is behind.
+	early bool
+}
+
+// left is how long there is until the next one is asked for. One that has not begun may be
+// of a time at which the cluster's clock was ahead: nobody believes it.
+func (c *signed) left(now time.Time) time.Duration {
+	switch {
+	case !now.Before(c.Leaf.NotBefore):
+		return c.renew.Sub(now)
+	case c.early:
+		return lookEvery
+	}
+	return 0
 }
 
 // newSigned chooses the time of renewal as upstream's kubelet does: at 70 to 90 %
@@ -85,7 +102,7 @@ func newSigned(c tls.Certificate, pem []byte) *signed {
 		begin = backdated // else a life of minutes would be over from the start
 	}
 	life := c.Leaf.NotAfter.Sub(begin)
-	return &signed{c, begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64()))), pem}
+	return &signed{Certificate: c, renew: begin.Add(time.Duration(float64(life) * (0.7 + 0.2*rand.Float64()))), pem: pem}
 }
 
 func (m *Manager) waker() chan struct{} {
@@ -113,10 +130,7 @@ func (m *Manager) Addresses(list []corev1.NodeAddress) {
 	if m.outdated != nil {
 		m.outdated()
 	}
-	select {
-	case m.waker() <- struct{}{}:
-	default:
-	}
+	m.Look()
 }
 
 // request is what the node asks for; nil while it has no address.
@@ -159,6 +173,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	told := false
 	for {
 		ask, done, r := m.next(ctx)
+		due, only := m.due(r, pause)
 		select {
 		case <-ctx.Done():
 			done()
@@ -167,7 +182,12 @@ func (m *Manager) Run(ctx context.Context) error {
 			done()
 			pause = 0
 			continue
-		case <-m.due(r, pause):
+		case <-due:
+		}
+		if only {
+			done()
+			pause = 0
+			continue
 		}
 		err := m.obtain(ask, r, &told)
 		superseded := ask.Err() != nil
@@ -194,16 +214,26 @@ func (m *Manager) next(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, m.wanted
 }
 
+// Look has the certificate looked at: somebody has set the clock.
+func (m *Manager) Look() {
+	select {
+	case m.waker() <- struct{}{}:
+	default:
+	}
+}
+
 // due tells when to ask for r: never while the addresses are not known, after a
-// pause when there is no certificate for them, or else when that gets old.
-func (m *Manager) due(r *x509.CertificateRequest, pause time.Duration) <-chan time.Time {
+// pause when there is no certificate for them, or else when that gets old. only: then it
+// is only to be looked at again.
+func (m *Manager) due(r *x509.CertificateRequest, pause time.Duration) (at <-chan time.Time, only bool) {
 	if r == nil {
-		return nil
+		return nil, false
 	}
 	if c := m.current.Load(); c != nil && covers(c.Leaf, r) && m.Followed() {
-		pause = max(pause, time.Until(c.renew))
+		left := c.left(time.Now())
+		pause, only = max(pause, min(left, lookEvery)), left > lookEvery
 	}
-	return time.After(pause)
+	return time.After(pause), only
 }
 
 // obtain makes a key, has the cluster sign a certificate for it, and takes that.

@@ -36,6 +36,7 @@ type signer struct {
 	key      crypto.Signer
 	lifetime time.Duration
 	signed   atomic.Int64
+	ahead    atomic.Int64 // how far its clock is ahead
 }
 
 func newSigner(t *testing.T, lifetime time.Duration) *signer {
@@ -85,7 +86,7 @@ func (s *signer) sign(t *testing.T, request *certificatesv1.CertificateSigningRe
 		parsed.Subject.CommonName != "system:node:n1" || parsed.Subject.Organization[0] != "system:nodes" {
 		t.Errorf("asked %s for %s", request.Spec.SignerName, parsed.Subject)
 	}
-	now := time.Now()
+	now := time.Now().Add(time.Duration(s.ahead.Load()))
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(s.signed.Add(1)), Subject: parsed.Subject, DNSNames: parsed.DNSNames,
 		IPAddresses: parsed.IPAddresses,
@@ -314,5 +315,72 @@ func TestNewCA(t *testing.T) {
 	again.load()
 	if c, _ := again.Certificate(nil); c == again.SelfSigned || c.Leaf.CheckSignatureFrom(next.cert) != nil {
 		t.Error("it is not there after a restart")
+	}
+}
+
+// TestClocks: a certificate that has not begun is asked for anew once, at once when somebody
+// has set the clock: the cluster's clock was ahead when it signed. If the next has not begun
+// either, it is this node's clock that is behind, and one an hour is enough.
+func TestClocks(t *testing.T) {
+	s := newSigner(t, time.Hour)
+	s.ahead.Store(int64(24 * time.Hour))
+	m := newManager(t, s, filepath.Join(t.TempDir(), "serving.pem"))
+	stop := run(t, m)
+	defer stop()
+	m.Addresses(addresses("192.0.2.1"))
+	first := await(t, m, nil, "192.0.2.1")
+	m.Look()
+	time.Sleep(200 * time.Millisecond)
+	if n := s.signed.Load(); n != 1 {
+		t.Errorf("%d certificates were asked for while the clock is behind", n)
+	}
+	m.current.Load().early = false // as if all clocks had been ahead then
+	s.ahead.Store(0)
+	m.Look()
+	second := await(t, m, first, "192.0.2.1")
+	if second.Leaf.NotBefore.After(time.Now()) {
+		t.Error("the next has not begun either")
+	}
+	m.Look()
+	time.Sleep(200 * time.Millisecond)
+	if n := s.signed.Load(); n != 2 {
+		t.Errorf("%d certificates were asked for", n)
+	}
+}
+
+// TestLongWait: the time of renewal is by a clock that may be set meanwhile, so that nothing
+// waits for longer than an hour without a look at it.
+func TestLongWait(t *testing.T) {
+	s := newSigner(t, 365*24*time.Hour)
+	m := newManager(t, s, filepath.Join(t.TempDir(), "serving.pem"))
+	m.Addresses(addresses("192.0.2.1"))
+	stop := run(t, m)
+	await(t, m, nil, "192.0.2.1")
+	stop()
+	for name, c := range map[string]struct {
+		ahead time.Duration
+		early bool
+		want  time.Duration
+	}{
+		"a year's": {0, false, 255 * 24 * time.Hour},
+		"nearly over, by a clock that was set forward": {-364 * 24 * time.Hour, false, -time.Hour},
+		"not begun":                   {time.Hour, false, 0},
+		"this node's clock is behind": {time.Hour, true, lookEvery},
+	} {
+		leaf := *m.current.Load().Leaf
+		leaf.NotBefore, leaf.NotAfter = leaf.NotBefore.Add(c.ahead), leaf.NotAfter.Add(c.ahead)
+		one := newSigned(tls.Certificate{Leaf: &leaf}, nil)
+		one.early = c.early
+		left := one.left(time.Now())
+		exact := c.want >= 0 && c.want <= lookEvery
+		if exact && left != c.want || c.want < 0 && left > c.want || c.want > 0 && left < c.want {
+			t.Errorf("%s: %v", name, left)
+		}
+		if c.want > lookEvery {
+			m.current.Store(&signed{Certificate: m.current.Load().Certificate, renew: one.renew})
+			if _, only := m.due(m.wanted, 0); !only {
+				t.Errorf("%s: it waits for %v without a look at the clock", name, left)
+			}
+		}
 	}
 }

@@ -26,7 +26,9 @@ func (m *Manager) take(certPEM, keyPEM []byte) error {
 		return fmt.Errorf("serving certificate: %w", err)
 	}
 	pair := bytes.Join([][]byte{certPEM, keyPEM}, nil)
-	m.keep(newSigned(c, pair))
+	next := newSigned(c, pair)
+	next.early = time.Now().Before(c.Leaf.NotBefore)
+	m.keep(next)
 	m.Log.Info("the cluster has signed this node's serving certificate", "names", c.Leaf.DNSNames,
 		"addresses", c.Leaf.IPAddresses,
 		"until", c.Leaf.NotAfter.Format(time.RFC3339))
@@ -66,10 +68,7 @@ func (m *Manager) SetCluster(cas []byte, told bool) {
 	if !same {
 		m.keep(nil)
 	}
-	select {
-	case m.waker() <- struct{}{}:
-	default:
-	}
+	m.Look()
 }
 
 // Followed tells whether the CA that signs has signed the certificate that is shown, as
