@@ -48,8 +48,11 @@ func (s *Server) read(rc *rest.Config) (Credentials, error) {
 	if now := trust.Read(s.cfg.Authorities, c.CAData); now != nil {
 		own.CA, own.Told = now, true
 	}
-	if next := rotated(s.cfg.Rotated, own); next != nil {
-		own.Cert, own.Key = next, next
+	for _, file := range []string{s.cfg.Rotated, s.before()} {
+		if next := rotated(file, own); next != nil && !s.isEarly(next) {
+			own.Cert, own.Key = next, next
+			break
+		}
 	}
 	return own, nil
 }

@@ -20,7 +20,7 @@ func (s *Server) tellRefusals() {
 		" --group system:nodes --server " + rc.Host + " --out FILE; put it there and restart the agent"
 	log := s.cfg.Log.With("kubeconfig", s.cfg.Kubeconfig)
 	rc.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return &refusals{next: next, log: log, remedy: remedy, ends: s.CertificateEnd}
+		return &refusals{next: next, log: log, remedy: remedy, ends: s.CertificateEnd, refused: s.refusedAt}
 	})
 }
 
@@ -29,11 +29,18 @@ type refusals struct {
 	log    *slog.Logger
 	remedy string
 	ends   func() time.Time // of the client certificate; zero: there is none
-	told   atomic.Bool
+	// refused takes the API server's time at which it did not take the credential.
+	refused func(at time.Time)
+	told    atomic.Bool
 }
 
 func (r *refusals) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := r.next.RoundTrip(req)
+	if err == nil && resp.StatusCode == http.StatusUnauthorized {
+		if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+			r.refused(at)
+		}
+	}
 	switch {
 	case err != nil:
 		var unknown x509.UnknownAuthorityError

@@ -144,6 +144,9 @@ func (s *Server) renew(ctx context.Context, old *x509.Certificate) error {
 	if _, err := tls.X509KeyPair(pair, pair); err != nil {
 		return fmt.Errorf("the cluster signed something else: %w", err)
 	}
+	if err := s.keepBefore(); err != nil {
+		return err
+	}
 	if err := replaceFile(s.cfg.Rotated, pair); err != nil {
 		return err
 	}

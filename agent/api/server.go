@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -66,6 +67,7 @@ type Server struct {
 	cfg    Config
 	way    *transport // nil: client-go makes the connections
 	dated  atomic.Pointer[Dated]
+	early  atomic.Pointer[x509.Certificate] // not used: it has not begun for the API server
 
 	using    sync.Mutex
 	used     Credentials

@@ -184,7 +184,7 @@ func (o *leaveOptions) forget(ctx context.Context, client *api, name string) err
 func (o *leaveOptions) removeCredentials(ctx context.Context, m *machine) error {
 	kubeconfig := m.kubeconfig()
 	for _, file := range []string{m.path("joining.key"), m.path("gossip.key"), m.path("kubelet-serving.pem"),
-		m.path(rotatedFile), m.cfg.ClusterCAs(), m.path(knownFile), m.cfg.LeavingMark(),
+		m.path(rotatedFile), m.path(rotatedFile + ".before"), m.cfg.ClusterCAs(), m.path(knownFile), m.cfg.LeavingMark(),
 		kubeconfig} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
