@@ -118,9 +118,13 @@ func (n *Network) relay(have *wgtypes.Device, ways []way, now time.Time) []way {
 
 func hasSession(have *wgtypes.Device, key Key, now time.Time) bool {
 	return slices.ContainsFunc(have.Peers, func(p wgtypes.Peer) bool {
-		return p.PublicKey == key && now.Sub(p.LastHandshakeTime) < settled
+		return p.PublicKey == key && isRecent(p.LastHandshakeTime, now)
 	})
 }
+
+// isRecent tells whether there is a session since a handshake. One of a later time was before
+// somebody set the clock back; the next one has a time of now.
+func isRecent(handshake, now time.Time) bool { return now.Sub(handshake).Abs() < settled }
 
 // Sighted is where the packets of peers' tunnels come from that have a session, by their
 // keys, as this node's WireGuard sees it.
@@ -139,7 +143,7 @@ func (n *Network) Sighted() (map[Key]netip.AddrPort, error) {
 	}
 	out := map[Key]netip.AddrPort{}
 	for now, i := time.Now(), 0; i < len(have.Peers); i++ {
-		if p := have.Peers[i]; now.Sub(p.LastHandshakeTime) < settled && p.Endpoint != nil {
+		if p := have.Peers[i]; isRecent(p.LastHandshakeTime, now) && p.Endpoint != nil {
 			out[p.PublicKey] = endpointOf(p)
 		}
 	}
@@ -304,7 +308,7 @@ func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time
 	if to := w.endpoint(); to.IsValid() {
 		before := n.overlay.endpoints[w.peer.Key]
 		moved := known && !w.peer.At.IsValid() && before != to && before.IsValid()
-		lost := known && now.Sub(have.LastHandshakeTime) > settled && endpointOf(have) != to
+		lost := known && !isRecent(have.LastHandshakeTime, now) && endpointOf(have) != to
 		if !known || moved || lost {
 			c.Endpoint, differs = net.UDPAddrFromAddrPort(to), true
 		}

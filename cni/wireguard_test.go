@@ -288,6 +288,8 @@ func TestRelayWithoutSession(t *testing.T) {
 			[]string{"", "10.244.4.0/24", "10.244.2.0/24,10.244.3.0/24"}},
 		{"now", []wgtypes.Peer{{PublicKey: hidden, LastHandshakeTime: now.Add(-settled + time.Second)}},
 			[]string{"10.244.3.0/24", "10.244.4.0/24", "10.244.2.0/24"}},
+		{"before_the_clock_was_set_back", []wgtypes.Peer{{PublicKey: hidden, LastHandshakeTime: now.Add(time.Hour)}},
+			[]string{"", "10.244.4.0/24", "10.244.2.0/24,10.244.3.0/24"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := &Network{}

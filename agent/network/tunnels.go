@@ -249,6 +249,20 @@ func (t *tunnels) remember(members map[string]gossip.Member) error {
 	return nil
 }
 
+// ClockSetBack has the node make another key for its tunnels, if it has one. A handshake of
+// WireGuard says when it was begun, and peers take none that is older than the last one of
+// the same key (section 5.1 of the protocol's paper): until the clock is where it was they
+// would not answer this node, and pods there would be out of reach but for who speaks first.
+func (m *Manager) ClockSetBack() {
+	switch err := os.Remove(m.cfg.Tunnels.KeyFile); {
+	case err == nil:
+		m.log.Info("encrypted tunnels get another key: the clock was set back")
+		m.poke()
+	case !errors.Is(err, fs.ErrNotExist):
+		m.log.Warn("other nodes may not answer encrypted tunnels until the clock is where it was", "err", err)
+	}
+}
+
 // haveKey reads the node's key, or makes one, and tells the others its public half.
 func (t *tunnels) haveKey(s speaker) error {
 	key, err := loadKey(t.cfg.KeyFile, time.Now())

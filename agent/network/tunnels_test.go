@@ -3,6 +3,7 @@ package network
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,6 +88,37 @@ func TestKeyWhenNeeded(t *testing.T) {
 	public = renewed.Key.PublicKey()
 	if err != nil || renewed.Key == got.Key || g.meta.Tunnel != string(public[:]) {
 		t.Errorf("an old key is not renewed, or not told: %v", err)
+	}
+}
+
+// TestClockSetBack: a node whose clock was set back has another key, and tells it; a node
+// without a key has none then either.
+func TestClockSetBack(t *testing.T) {
+	dir := t.TempDir()
+	m := New(Config{Log: slog.New(slog.DiscardHandler), Tunnels: tunnelsIn(dir, true).cfg})
+	m.ClockSetBack()
+	select {
+	case <-m.wake:
+		t.Error("without a key something is to be done")
+	default:
+	}
+	self := memberAt("self", "192.0.2.1", gossip.StateAlive, "")
+	self.Local = true
+	g := &talk{group: group{self}}
+	before, err := m.tunnels.fill(g, g.group, nil)
+	if err != nil || before.Key == (cni.Key{}) {
+		t.Fatalf("no key: %v", err)
+	}
+	m.ClockSetBack()
+	select {
+	case <-m.wake:
+	default:
+		t.Error("the tunnels are not looked at")
+	}
+	after, err := m.tunnels.fill(g, g.group, nil)
+	public := after.Key.PublicKey()
+	if err != nil || after.Key == before.Key || g.meta.Tunnel != string(public[:]) {
+		t.Errorf("the key is the same, or not told: %v", err)
 	}
 }
 
