@@ -319,7 +319,7 @@ func build(
 	if p.policies == nil {
 		dropPolicies(cfg, log)
 	}
-	problems := newProblems(b, func() { self.Poke() })
+	problems := newProblems(b, func() { self.Poke() }, clockSet(p, links.network, show.manager))
 	self = newNode(b, nodeParts{
 		pressure:  eviction.Conditions,
 		problems:  problems.Conditions,

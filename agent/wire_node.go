@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -14,6 +15,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
 	"github.com/shoal-project/shoal/agent/pod"
 	"github.com/shoal-project/shoal/agent/problem"
@@ -147,8 +149,9 @@ func digest(in node.Input, pods int) gossip.Digest {
 	return d
 }
 
-// newProblems looks for what is wrong with the machine; changed hears of it.
-func newProblems(b base, changed func()) *problem.Watcher {
+// newProblems looks for what is wrong with the machine; changed hears of it, set of a clock
+// that was set.
+func newProblems(b base, changed func(), set func(step time.Duration)) *problem.Watcher {
 	return &problem.Watcher{
 		Machine: problem.ThisOne(),
 		Paths:   []string{b.cfg.DataDir, b.cfg.RootDir, b.cfg.PodLogsDir, b.cfg.RunDir},
@@ -156,7 +159,25 @@ func newProblems(b base, changed func()) *problem.Watcher {
 			b.events.Node(corev1.EventTypeWarning, reason, message)
 		},
 		Changed: changed,
+		Set:     set,
 		Log:     b.log,
+	}
+}
+
+// handshakeStep is the step back of the clock from which tunnels get another key: those of
+// less are over before a handshake is given up (REKEY_TIMEOUT of WireGuard is 5 s).
+const handshakeStep = -10 * time.Second
+
+// clockSet has what counts by the time of day looked at.
+func clockSet(p *podParts, n *network.Manager, certificate *serving.Manager) func(step time.Duration) {
+	return func(step time.Duration) {
+		p.volumes.ClockSet()
+		if certificate != nil {
+			certificate.Look()
+		}
+		if step < handshakeStep {
+			n.ClockSetBack()
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ type fakeCRI struct {
 	images     map[string]bool
 	pullable   map[string]bool
 	stubborn   bool
-	clock      time.Duration // how far the runtime's is ahead of the time now
+	clock      time.Duration            // how far the runtime's is ahead of the time now
 	slow       map[string]time.Duration // creations of containers by name, and pulls, by "pull"
 	removing   func()                   // called before a sandbox is removed
 	events     chan *criv1.ContainerEventResponse

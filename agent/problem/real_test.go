@@ -22,6 +22,7 @@ func TestThisMachinesFilesystem(t *testing.T) {
 	changed := make(chan struct{}, 1)
 	w := &Watcher{Machine: ThisOne(), Paths: []string{dir}, Log: slog.New(slog.DiscardHandler),
 		Event: func(string, string) {},
+		Set:   func(time.Duration) {},
 		Changed: func() {
 			select {
 			case changed <- struct{}{}:

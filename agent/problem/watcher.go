@@ -51,7 +51,9 @@ type Watcher struct {
 	// Event writes a warning event of the Node; Changed hears that Conditions differ.
 	Event   func(reason, message string)
 	Changed func()
-	Log     *slog.Logger
+	// Set hears by how much somebody set the clock: a second or more, negative for back.
+	Set func(step time.Duration)
+	Log *slog.Logger
 
 	clock clock
 
@@ -203,6 +205,7 @@ func (w *Watcher) followClock(ctx context.Context) {
 		}
 		w.Event("ClockSet", fmt.Sprintf("the clock was set %v %s", step.Abs().Round(time.Millisecond),
 			direction(step, "forward", "back")))
+		w.Set(step)
 	})
 	if err != nil && ctx.Err() == nil {
 		w.Log.Info("it is not seen when somebody sets the clock", "err", err)

@@ -35,6 +35,7 @@ type machine struct {
 	watching  int // mounts
 	set       chan struct{}
 	offset    time.Duration // of the wall's clock
+	steps     []time.Duration
 	noLog     bool
 }
 
@@ -124,6 +125,7 @@ func (m *machine) run(test func(w *Watcher)) {
 				m.events = append(m.events, reason+": "+message)
 			},
 			Changed: func() {},
+			Set:     func(step time.Duration) { m.steps = append(m.steps, step) },
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -319,6 +321,9 @@ func TestClock(t *testing.T) {
 		m.set <- struct{}{}
 		synctest.Wait()
 		m.told("ClockSet: the clock was set 1h0m0s back")
+		if !slices.Equal(m.steps, []time.Duration{-time.Hour}) {
+			t.Errorf("told of steps %v", m.steps)
+		}
 		now := time.Now().Round(0)
 		w.Dated(now.Add(time.Hour), now, now)
 		m.holds(w, ClockProblem, yes, "behind the coordinator's")
