@@ -3,7 +3,13 @@ package main
 import (
 	"crypto/ecdsa"
 	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"k8s.io/component-base/version"
@@ -60,7 +66,7 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 			return nil, err
 		}
 		s.gossipID = cfg.Identity
-		if cfg.Grant, err = grantOf(cfg.Name, cfg.Identity, ca, time.Now()); err != nil {
+		if cfg.Grant, err = s.grantOf(cfg.Name, cfg.Identity, ca, time.Now()); err != nil {
 			return nil, err
 		}
 	}
@@ -84,8 +90,21 @@ func (s parts) toldNode() string {
 	return ""
 }
 
-// grantOf is a coordinator's.
-func grantOf(name string, id *gossip.Identity, ca *pki.Authority, now time.Time) ([]byte, error) {
+// grantOf is a coordinator's, later than all it had before: of two grants of one name members
+// take the one that was issued later, so that after a restart with the clock set back nobody
+// would hear this coordinator.
+func (s parts) grantOf(name string, id *gossip.Identity, ca *pki.Authority, now time.Time) ([]byte, error) {
+	file := filepath.Join(s.cfg.StateDir(), "gossip-issued")
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("gossip grant: %w", err)
+	}
+	if last, err := time.Parse(time.RFC3339Nano, strings.TrimSpace(string(text))); err == nil && !now.After(last) {
+		now = last.Add(time.Millisecond) // grants tell milliseconds
+	}
+	if err := pki.WriteFile(file, []byte(now.UTC().Format(time.RFC3339Nano)+"\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("gossip grant: %w", err)
+	}
 	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: id.PublicKey(), Issued: now, Expires: ca.Cert.NotAfter}
 	return g.Sign(name, ca.Key())
 }
@@ -106,7 +125,7 @@ func (s parts) regrant(ca *pki.Authority, trusted []*x509.Certificate) error {
 		return nil
 	}
 	s.gossip.SetIdentity(s.gossipID, trusted)
-	grant, err := grantOf(s.gossipName(), s.gossipID, ca, time.Now())
+	grant, err := s.grantOf(s.gossipName(), s.gossipID, ca, time.Now())
 	if err != nil {
 		return err
 	}
