@@ -88,9 +88,8 @@ func (f *fellow) start(t *testing.T, c *harness.Cluster) {
 		t.Fatal(err)
 	}
 	harness.Eventually(t, f.Name+" serves the API", func() (bool, string) {
-		out, err := c.Kubectl("", "get", "endpointslices", "-n", "kube-system", "shoal-api", "-o",
-			"jsonpath={.endpoints[*].nodeName}")
-		return err == nil && strings.Contains(out, f.Name), out
+		out, err := c.Kubectl("", "--server=https://"+f.Address+":6443", "get", "--raw", "/readyz")
+		return err == nil && out == "ok", fmt.Sprint(out, err)
 	})
 }
 
@@ -134,6 +133,11 @@ func TestVirtualAddress(t *testing.T) {
 	for _, name := range []string{"node2", "node3"} {
 		f := newFellow(t, c, name)
 		fellows[macOf(t, f.NetNS)] = f
+		harness.Eventually(t, name+" may have the address", func() (bool, string) {
+			out, err := c.Kubectl("", "get", "endpointslices", "-n", "kube-system", "shoal-api", "-o",
+				"jsonpath={.endpoints[*].nodeName}")
+			return err == nil && strings.Contains(out, name), fmt.Sprint(out, err)
+		})
 	}
 	first := macOf(t, c.NetNS)
 	ca, err := os.ReadFile(filepath.Join(c.Dir, "coordinator", "pki", "ca.crt"))
