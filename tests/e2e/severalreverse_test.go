@@ -188,6 +188,20 @@ func TestKubeletOfSeveralCoordinators(t *testing.T) { // NET-2
 	second.start(t, f.Cluster)
 	all("it is back")
 
+	// Its machine is cut off without a word, and later there again: the connection of before
+	// is one that only the agent knows to have ended, or only the coordinator.
+	if err := second.Cut(); err != nil {
+		t.Fatal(err)
+	}
+	delete(at, "node2")
+	all("its machine was cut off")
+	time.Sleep(30 * time.Second) // longer than a sign of life may take
+	if err := second.Plug(); err != nil {
+		t.Fatal(err)
+	}
+	at["node2"] = second.Address
+	all("its machine is there again")
+
 	if err := hidden.Kill(); err != nil {
 		t.Fatal(err)
 	}
