@@ -95,7 +95,8 @@ func (f *fabric) through(coordinator, address, node, after string) {
 	t.Helper()
 	begun := time.Now()
 	kubectl := func(args ...string) (string, error) {
-		return f.Kubectl("", append([]string{"--server=https://" + address + ":6443", "--request-timeout=20s"}, args...)...)
+		at := []string{"--server=https://" + address + ":6443", "--request-timeout=20s"}
+		return f.Kubectl("", append(at, args...)...)
 	}
 	for _, c := range []struct {
 		args []string
