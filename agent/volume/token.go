@@ -82,13 +82,17 @@ func (c *TokenCache) token(ctx context.Context, p *corev1.Pod, audience string, 
 	if at := renewAt(old, life); known && now.Before(at) && !now.Before(old.Issued) {
 		return old, at, nil // else it is old, or the clock was set back: nobody knows how old
 	}
+	again := now.Add(silentWait)
+	if now.Before(old.Issued) {
+		again = now // nobody takes it: the coordinator's certificates may just be made again
+	}
 	if known && c.Silent != nil && c.Silent() {
-		return old, now.Add(silentWait), nil
+		return old, again, nil
 	}
 	got, err := c.Request(ctx, p.Namespace, account(p), request(p, audience, seconds))
 	if err != nil {
 		if known && !apierrors.IsForbidden(err) && !apierrors.IsNotFound(err) {
-			return old, now.Add(silentWait), nil
+			return old, again, nil
 		}
 		return SavedToken{}, time.Time{}, fmt.Errorf("failed to fetch token: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -56,6 +57,27 @@ func TestTokensAndClocks(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestTokenOfALaterClockIsTriedSoon: one that cannot be renewed is used, and one that nobody
+// takes, as the clock was set back since, is tried again as soon as may be.
+func TestTokenOfALaterClockIsTriedSoon(t *testing.T) {
+	for ahead, want := range map[time.Duration]time.Duration{time.Hour: 0, -2 * time.Hour: silentWait} {
+		tokens := &TokenCache{Saved: InMemory{}, Request: func(context.Context, string, string,
+			*authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
+			return nil, apierrors.NewUnauthorized("the certificate has ended")
+		}}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: "u"}}
+		issued := time.Now().Add(ahead)
+		old := SavedToken{Token: "old", Issued: issued, Expires: issued.Add(time.Hour)}
+		if err := tokens.Saved.Put("u", &PodTokens{"/3600": old}); err != nil {
+			t.Fatal(err)
+		}
+		text, at, err := tokens.Token(t.Context(), p, &corev1.ServiceAccountTokenProjection{})
+		if wait := time.Until(at); err != nil || text != "old" || wait > want || wait < want-10*time.Second {
+			t.Errorf("issued %v from now: %q again after %v, want %v; %v", ahead, text, wait, want, err)
+		}
 	}
 }
 
