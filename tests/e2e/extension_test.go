@@ -120,17 +120,8 @@ func askUDP(t *testing.T, address string) func() (string, error) {
 	}
 }
 
-// secure starts the test server with a certificate for its Service.
-func (s space) secure(mode, extra string) (ca []byte) {
-	s.t.Helper()
-	authority, ca := authority(s.t)
-	host := mode + "." + s.ns + ".svc"
-	cert, key, err := authority.Issue(pki.Spec{User: host, Names: []string{host}, Server: true}, time.Now())
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	b64 := base64.StdEncoding.EncodeToString
-	s.apply(fmt.Sprintf(`
+// secured is the test server behind a Service, on a node if one is named.
+const secured = `
 apiVersion: v1
 kind: Secret
 metadata: {name: %[1]s}
@@ -140,6 +131,7 @@ apiVersion: v1
 kind: Pod
 metadata: {name: %[1]s, labels: {app: %[1]s}}
 spec:
+  nodeName: %[5]q
   terminationGracePeriodSeconds: 0
   containers:
   - {name: c, image: "localhost/testserver:1", args: [%[1]s], readinessProbe: {tcpSocket: {port: 8443}, periodSeconds: 1},
@@ -150,7 +142,25 @@ apiVersion: v1
 kind: Service
 metadata: {name: %[1]s}
 spec: {selector: {app: %[1]s}, ports: [{port: 443, targetPort: 8443}]}
-`, mode, b64(cert), b64(key), b64([]byte(extra))))
+`
+
+// securedBy is the test server with a certificate for its Service in a namespace.
+func securedBy(t *testing.T, ca *pki.Authority, mode, ns, node string, front []byte) string {
+	t.Helper()
+	host := mode + "." + ns + ".svc"
+	cert, key, err := ca.Issue(pki.Spec{User: host, Names: []string{host}, Server: true}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b64 := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf(secured, mode, b64(cert), b64(key), b64(front), node)
+}
+
+// secure starts the test server with a certificate for its Service.
+func (s space) secure(mode, extra string) (ca []byte) {
+	s.t.Helper()
+	authority, ca := authority(s.t)
+	s.apply(securedBy(s.t, authority, mode, s.ns, "", []byte(extra)))
 	s.ready(mode)
 	return ca
 }

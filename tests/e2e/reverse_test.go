@@ -42,6 +42,22 @@ func listen(r io.Reader) *hears {
 	return h
 }
 
+// hear starts a program and listens to it; end kills it.
+func hear(t *testing.T, cmd *exec.Cmd) (h *hears, end func()) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return listen(out), func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}
+
 func (h *hears) until(t *testing.T, what, text string) {
 	t.Helper()
 	for late := time.After(time.Minute); ; {
@@ -65,17 +81,8 @@ func (h *hears) until(t *testing.T, what, text string) {
 func (f *fabric) sessions(node string) {
 	t := f.t
 	t.Helper()
-	logs := f.KubectlCommand("logs", "-f", "talks", "--tail=1")
-	out, err := logs.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := logs.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer logs.Wait()
-	defer logs.Process.Kill()
-	followed := listen(out)
+	followed, end := hear(t, f.KubectlCommand("logs", "-f", "talks", "--tail=1"))
+	defer end()
 	followed.until(t, "logs -f", "line")
 
 	big := strings.Repeat("0123456789abcdef", 1<<16)
@@ -105,17 +112,9 @@ func (f *fabric) sessions(node string) {
 	_ = attach.Process.Kill()
 	_ = attach.Wait()
 
-	forward := f.KubectlCommand("port-forward", "pod/web-"+node, "18080:8080")
-	forwarded, err := forward.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := forward.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer forward.Wait()
-	defer forward.Process.Kill()
-	listen(forwarded).until(t, "port-forward", "Forwarding")
+	forwarded, unforward := hear(t, f.KubectlCommand("port-forward", "pod/web-"+node, "18080:8080"))
+	defer unforward()
+	forwarded.until(t, "port-forward", "Forwarding")
 	for range 3 {
 		out, err := f.Run("curl", "-sS", "--max-time", "10", "http://127.0.0.1:18080")
 		if err != nil || !strings.HasPrefix(out, "Hello from pod web-") {

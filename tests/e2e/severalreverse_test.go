@@ -10,33 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shoal-project/shoal/coordinator/pki"
 	"github.com/shoal-project/shoal/tests/harness"
 )
-
-// hiddenServers are a webhook and an API of its own, in pods of one node.
-const hiddenServers = `
-apiVersion: v1
-kind: Secret
-metadata: {name: %[1]s}
-data: {tls.crt: %[2]s, tls.key: %[3]s, front-proxy-ca.crt: %[4]s}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: %[1]s, labels: {app: %[1]s}}
-spec:
-  nodeName: %[5]s
-  terminationGracePeriodSeconds: 0
-  containers:
-  - {name: c, image: "localhost/testserver:1", args: [%[1]s], readinessProbe: {tcpSocket: {port: 8443}, periodSeconds: 1},
-     volumeMounts: [{name: certs, mountPath: /certs}]}
-  volumes: [{name: certs, secret: {secretName: %[1]s}}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: %[1]s}
-spec: {selector: {app: %[1]s}, ports: [{port: 443, targetPort: 8443}]}
-`
 
 const hiddenWebhook = `
 apiVersion: admissionregistration.k8s.io/v1
@@ -66,7 +41,7 @@ spec:
   caBundle: %s
 `
 
-// serversOn starts them on a node.
+// serversOn starts a webhook and an API of its own on a node.
 func (f *fabric) serversOn(node string) {
 	f.t.Helper()
 	front, err := os.ReadFile(filepath.Join(f.Dir, "coordinator", "pki", "front-proxy-ca.crt"))
@@ -74,18 +49,13 @@ func (f *fabric) serversOn(node string) {
 		f.t.Fatal(err)
 	}
 	ca, caPEM := authority(f.t)
-	b64 := base64.StdEncoding.EncodeToString
 	for _, mode := range []string{"webhook", "api"} {
-		host := mode + ".default.svc"
-		cert, key, err := ca.Issue(pki.Spec{User: host, Names: []string{host}, Server: true}, time.Now())
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		f.MustWith(f.t, fmt.Sprintf(hiddenServers, mode, b64(cert), b64(key), b64(front), node), "apply", "-f", "-")
+		f.MustWith(f.t, securedBy(f.t, ca, mode, "default", node, front), "apply", "-f", "-")
 	}
 	f.Must(f.t, "wait", "--for=condition=Ready", "--timeout=60s", "pod/webhook", "pod/api")
-	f.MustWith(f.t, fmt.Sprintf(hiddenWebhook, b64(caPEM)), "apply", "-f", "-")
-	f.MustWith(f.t, fmt.Sprintf(hiddenAPI, b64(caPEM)), "apply", "-f", "-")
+	bundle := base64.StdEncoding.EncodeToString(caPEM)
+	f.MustWith(f.t, fmt.Sprintf(hiddenWebhook, bundle), "apply", "-f", "-")
+	f.MustWith(f.t, fmt.Sprintf(hiddenAPI, bundle), "apply", "-f", "-")
 }
 
 // through checks that one coordinator reaches a node which nobody can dial, and what runs
@@ -118,18 +88,10 @@ func (f *fabric) through(coordinator, address, node, after string) {
 				return err == nil && strings.Contains(out, c.want), fmt.Sprintf("%.300s %v", out, err)
 			})
 	}
-	forward := f.KubectlCommand("--server=https://"+address+":6443", "port-forward", "pod/web-"+node, ":8080")
-	forwarded, err := forward.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := forward.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer forward.Wait()
-	defer forward.Process.Kill()
+	forwarded, end := hear(t, f.KubectlCommand("--server=https://"+address+":6443", "port-forward", "pod/web-"+node, ":8080"))
+	defer end()
 	port := ""
-	for line := range listen(forwarded).lines {
+	for line := range forwarded.lines {
 		if _, rest, ok := strings.Cut(line, "127.0.0.1:"); ok {
 			port, _, _ = strings.Cut(rest, " ")
 			break
@@ -165,17 +127,8 @@ func TestKubeletOfSeveralCoordinators(t *testing.T) { // NET-2
 	}
 	all("the node came")
 
-	logs := f.KubectlCommand("--server=https://"+third.Address+":6443", "logs", "-f", "talks", "--tail=1")
-	out, err := logs.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := logs.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer logs.Wait()
-	defer logs.Process.Kill()
-	followed := listen(out)
+	followed, end := hear(t, f.KubectlCommand("--server=https://"+third.Address+":6443", "logs", "-f", "talks", "--tail=1"))
+	defer end()
 	followed.until(t, "logs -f through node3", "line")
 
 	delete(at, "node2")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,8 +15,7 @@ var kernelTests = []string{"agent/cgroup", "agent/oci", "agent/container", "agen
 
 // payload gathers what the virtual machine needs and returns the tests in it.
 func (r *rig) payload(ctx context.Context, dir string) ([]string, error) {
-	if err := errors.Join(r.install(ctx, filepath.Join(dir, "install")),
-		r.images(filepath.Join(dir, "images"))); err != nil {
+	if err := r.installation(ctx)(dir); err != nil {
 		return nil, err
 	}
 	tests := filepath.Join(dir, "tests")
@@ -53,10 +51,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-const useDisk = `mount -o ro /dev/vdb /mnt
-cp -a /mnt/install/. /
-mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
-test "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs
+const useDisk = useInstallation + `test "$(stat -fc %T /sys/fs/cgroup)" = cgroup2fs
 cat /sys/fs/cgroup/cgroup.controllers`
 
 // runTests runs a package's tests and prints what failed, or else the number
@@ -67,34 +62,28 @@ grep -A8 -e '--- FAIL' /tmp/out || true
 tail -1 /tmp/out | grep -qx PASS || { tail -30 /tmp/out | cut -c1-200; exit 1; }
 echo $(grep -c -e '^--- PASS' /tmp/out) tests`
 
-func runCgroup2(ctx context.Context, r *rig) (err error) {
-	dir := filepath.Join(r.dir, r.name)
-	payload := filepath.Join(dir, "payload")
-	tests, err := r.payload(ctx, payload)
-	if err != nil {
+func runCgroup2(ctx context.Context, r *rig) error {
+	var tests []string
+	fill := func(payload string) (err error) {
+		tests, err = r.payload(ctx, payload)
 		return err
 	}
-	v, ok := r.boot(ctx, dir, payload, "")
-	if !ok {
-		return nil
-	}
-	defer func() { err = errors.Join(err, v.remove()) }()
-	defer r.showOnFailure(v)
-	if !r.script(ctx, v, "its control groups are v2 alone", useDisk) {
-		return nil
-	}
-	r.script(ctx, v, "the runtime's tests by systemd",
-		"export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+fmt.Sprintf(runTests, "agent-runtime", "-test.run TestExitCodesAndReasons"))
-	if r.quick {
+	return r.onMachine(ctx, fill, func(v *vm) {
+		if !r.script(ctx, v, "its control groups are v2 alone", useDisk) {
+			return
+		}
+		r.script(ctx, v, "the runtime's tests by systemd", "export SHOAL_TEST_CGROUP_DRIVER=systemd\n"+
+			fmt.Sprintf(runTests, "agent-runtime", "-test.run TestExitCodesAndReasons"))
+		if r.quick {
+			r.systemdDriver(ctx, v)
+			return
+		}
+		for _, p := range tests {
+			r.script(ctx, v, "tests of "+p, fmt.Sprintf(runTests, strings.ReplaceAll(p, "/", "-"), ""))
+		}
+		r.filesDriver(ctx, v)
 		r.systemdDriver(ctx, v)
-		return nil
-	}
-	for _, p := range tests {
-		r.script(ctx, v, "tests of "+p, fmt.Sprintf(runTests, strings.ReplaceAll(p, "/", "-"), ""))
-	}
-	r.filesDriver(ctx, v)
-	r.systemdDriver(ctx, v)
-	return nil
+	})
 }
 
 // limited is a pod whose limits show in its groups, greedy one that takes

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"path/filepath"
 )
 
 // tokenPods are one that says something all the time and has a token of ten minutes, and one
@@ -41,29 +39,16 @@ killed() { before=$(restarts); kill -9 $(pid_of dies); until_ 120 has pod/dies '
 `
 
 // runJumps sets the clock of one machine: its kernel's, so that all see it and hear of it.
-func runJumps(ctx context.Context, r *rig) (err error) {
-	dir := filepath.Join(r.dir, r.name)
-	payload := filepath.Join(dir, "payload")
-	if err := errors.Join(r.install(ctx, filepath.Join(payload, "install")),
-		r.images(filepath.Join(payload, "images"))); err != nil {
-		return err
-	}
-	v, ok := r.boot(ctx, dir, payload, "")
-	if !ok {
-		return nil
-	}
-	defer func() { err = errors.Join(err, v.remove()) }()
-	defer r.showOnFailure(v)
-	if !r.script(ctx, v, "services", `mount -o ro /dev/vdb /mnt
-cp -a /mnt/install/. /
-mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
-`+slowWatchdog+services) || !r.script(ctx, v, "pods run", jumpWords+apply(tokenPods)+"within 240") {
-		return nil
-	}
-	for _, s := range jumpSteps {
-		r.script(ctx, v, s.what, jumpWords+s.script)
-	}
-	return nil
+func runJumps(ctx context.Context, r *rig) error {
+	return r.onMachine(ctx, r.installation(ctx), func(v *vm) {
+		if !r.script(ctx, v, "services", useInstallation+slowWatchdog+services) ||
+			!r.script(ctx, v, "pods run", jumpWords+apply(tokenPods)+"within 240") {
+			return
+		}
+		for _, s := range jumpSteps {
+			r.script(ctx, v, s.what, jumpWords+s.script)
+		}
+	})
 }
 
 var jumpSteps = []struct{ what, script string }{

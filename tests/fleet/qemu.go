@@ -43,6 +43,37 @@ type vm struct {
 
 const bootTime = 8 * time.Minute
 
+// useInstallation has a machine take what installation put on its second disk.
+const useInstallation = `mount -o ro /dev/vdb /mnt
+cp -a /mnt/install/. /
+mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
+`
+
+// installation puts the programs and the images for tests into a payload.
+func (r *rig) installation(ctx context.Context) func(payload string) error {
+	return func(payload string) error {
+		return errors.Join(r.install(ctx, filepath.Join(payload, "install")), r.images(filepath.Join(payload, "images")))
+	}
+}
+
+// onMachine boots the scenario's machine, runs its steps and removes it. What fill puts into
+// the payload is on the machine's second disk.
+func (r *rig) onMachine(ctx context.Context, fill func(payload string) error, steps func(*vm)) (err error) {
+	dir := filepath.Join(r.dir, r.name)
+	payload := filepath.Join(dir, "payload")
+	if err := fill(payload); err != nil {
+		return err
+	}
+	v, ok := r.boot(ctx, dir, payload, "")
+	if !ok {
+		return nil
+	}
+	defer func() { err = errors.Join(err, v.remove()) }()
+	defer r.showOnFailure(v)
+	steps(v)
+	return nil
+}
+
 // boot is the step that starts a scenario's machine; payload is packed into its second
 // disk, kernel added to the kernel's command line.
 func (r *rig) boot(ctx context.Context, dir, payload, kernel string) (v *vm, ok bool) {

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"path/filepath"
 )
 
 // quotaDisk makes all that pods write lie on a file system with quotas of projects.
@@ -46,44 +44,33 @@ const greedyPods = `{apiVersion: v1, kind: Pod, metadata: {name: emptydir}, spec
 
 // runQuotas has a node whose disk is ext4 with quotas of projects, which not every kernel
 // has: what containers write has a hard limit, root's own too.
-func runQuotas(ctx context.Context, r *rig) (err error) {
-	dir := filepath.Join(r.dir, r.name)
-	payload := filepath.Join(dir, "payload")
-	if err := errors.Join(r.install(ctx, filepath.Join(payload, "install")),
-		r.images(filepath.Join(payload, "images"))); err != nil {
-		return err
-	}
-	v, ok := r.boot(ctx, dir, payload, "")
-	if !ok {
-		return nil
-	}
-	defer func() { err = errors.Join(err, v.remove()) }()
-	defer r.showOnFailure(v)
-	if !r.script(ctx, v, "its disk has quotas of projects", quotaDisk) ||
-		!r.script(ctx, v, "services", slowWatchdog+services) {
-		return nil
-	}
-	r.script(ctx, v, "pods that write more than they may are evicted", apply(greedyPods)+`
+func runQuotas(ctx context.Context, r *rig) error {
+	return r.onMachine(ctx, r.installation(ctx), func(v *vm) {
+		if !r.script(ctx, v, "its disk has quotas of projects", quotaDisk) ||
+			!r.script(ctx, v, "services", slowWatchdog+services) {
+			return
+		}
+		r.script(ctx, v, "pods that write more than they may are evicted", apply(greedyPods)+`
 for p in emptydir layer log; do
 	until_ 240 has pod/$p .status.reason Evicted; field pod/$p .status.message; echo
 done`)
-	r.script(ctx, v, "none of them has written more than its hard limit", `
+		r.script(ctx, v, "none of them has written more than its hard limit", `
 for f in emptydir layer; do grep 'Disk quota exceeded' /srv/$f; done
 journalctl -u shoal-agent | grep -c 'no hard limit' | grep -x 0`)
-	r.script(ctx, v, "one that writes what it may runs on", `
+		r.script(ctx, v, "one that writes what it may runs on", `
 kubectl wait pod/modest --for=condition=Ready --timeout=60s
 written() { [ "$(kubectl exec modest -- cat /v/f /f | wc -c)" = 62914560 ]; }
 until_ 120 written # the disk of an emulated machine is slow
 sleep 12 # longer than a round of measurements
 has pod/modest .status.phase Running; has pod/modest '.status.containerStatuses[0].restartCount' 0; written`)
-	r.script(ctx, v, "a restarted agent knows the limits", `
+		r.script(ctx, v, "a restarted agent knows the limits", `
 systemctl restart shoal-agent
 until_ 240 kubectl exec modest -- true
 kubectl exec modest -- dd if=/dev/zero of=/v/f bs=1M count=200 2>&1 | grep 'Disk quota exceeded'
 until_ 240 has pod/modest .status.reason Evicted`)
-	r.script(ctx, v, "nothing of theirs is left", `
+		r.script(ctx, v, "nothing of theirs is left", `
 kubectl delete pod --all --wait >/dev/null
 left() { [ -z "$(ls -A /var/lib/kubelet/pods /var/log/pods /var/lib/shoal/agent/containers 2>/dev/null | grep -v -e '^/' -e '^$')" ]; }
 until_ 240 left; df -m /q | tail -1`)
-	return nil
+	})
 }

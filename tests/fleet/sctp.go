@@ -8,10 +8,7 @@ import (
 
 // sctpDisk has a kernel with sockets of SCTP, addresses of both families and, outside the
 // machine, another one by the name world.
-const sctpDisk = `mount -o ro /dev/vdb /mnt
-cp -a /mnt/install/. /
-mkdir -p /var/lib/shoal; cp -r /mnt/images /var/lib/shoal/images
-modprobe sctp
+const sctpDisk = useInstallation + `modprobe sctp
 ip addr add fd97::2/64 dev eth0 nodad
 ip -6 route add default via fd97::1 dev eth0
 ip netns add world
@@ -88,31 +85,23 @@ ports() { printf 'apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadat
 
 // runSCTP has a node whose kernel has SCTP itself: what Services and policies do to
 // associations of true sockets.
-func runSCTP(ctx context.Context, r *rig) (err error) {
-	dir := filepath.Join(r.dir, r.name)
-	payload := filepath.Join(dir, "payload")
-	images := filepath.Join(payload, "images")
-	if err := errors.Join(r.install(ctx, filepath.Join(payload, "install")), r.images(images),
-		command(ctx, "cp", filepath.Join(r.bin, "test-images", "testserver.tar"), images),
-		command(ctx, "install", "-D", "-m", "755",
-			filepath.Join(r.bin, "testserver"), filepath.Join(payload, "install/usr/local/bin/testserver"))); err != nil {
-		return err
+func runSCTP(ctx context.Context, r *rig) error {
+	fill := func(payload string) error {
+		return errors.Join(r.installation(ctx)(payload),
+			command(ctx, "cp", filepath.Join(r.bin, "test-images", "testserver.tar"), filepath.Join(payload, "images")),
+			command(ctx, "install", "-D", "-m", "755",
+				filepath.Join(r.bin, "testserver"), filepath.Join(payload, "install/usr/local/bin/testserver")))
 	}
-	v, ok := r.boot(ctx, dir, payload, "")
-	if !ok {
-		return nil
-	}
-	defer func() { err = errors.Join(err, v.remove()) }()
-	defer r.showOnFailure(v)
-	if !r.script(ctx, v, "its kernel has sockets of SCTP", sctpDisk) ||
-		!r.script(ctx, v, "services, with IPv4 and IPv6", slowWatchdog+services) ||
-		!r.script(ctx, v, "pods serve SCTP", sctpWords+apply(sctpPods)+"pods a b c; ip4 a; ip6 a") {
-		return nil
-	}
-	for _, s := range sctpSteps {
-		r.script(ctx, v, s.what, sctpWords+s.script)
-	}
-	return nil
+	return r.onMachine(ctx, fill, func(v *vm) {
+		if !r.script(ctx, v, "its kernel has sockets of SCTP", sctpDisk) ||
+			!r.script(ctx, v, "services, with IPv4 and IPv6", slowWatchdog+services) ||
+			!r.script(ctx, v, "pods serve SCTP", sctpWords+apply(sctpPods)+"pods a b c; ip4 a; ip6 a") {
+			return
+		}
+		for _, s := range sctpSteps {
+			r.script(ctx, v, s.what, sctpWords+s.script)
+		}
+	})
 }
 
 var sctpSteps = []struct{ what, script string }{

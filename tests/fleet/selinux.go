@@ -132,8 +132,7 @@ spec:
 func runSELinux(ctx context.Context, r *rig) (err error) {
 	dir := filepath.Join(r.dir, r.name)
 	payload := filepath.Join(dir, "payload")
-	if err := errors.Join(r.install(ctx, filepath.Join(payload, "install")),
-		r.images(filepath.Join(payload, "images"))); err != nil {
+	if err := r.installation(ctx)(payload); err != nil {
 		return err
 	}
 	if !r.step(ctx, "Debian's policy is built", func(ctx context.Context) (string, error) {
