@@ -208,7 +208,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		CrashLoopBackOff:                       kubeletCrashLoopBackOff{c.MaxContainerRestartPeriod},
 		SeccompDefault:                         c.Seccomp(),
 		RegisterWithTaints:                     node.Taints(c.RegisterWithTaints),
-		RegisterNode:                           c.Kubeconfig != "",
+		RegisterNode:                           c.Kubeconfig != "" && c.Registers(),
 		ContainerRuntimeEndpoint:               c.ContainerRuntimeEndpoint,
 		ImageServiceEndpoint:                   c.ImageServiceEndpoint,
 		Tracing:                                c.Tracing,

@@ -105,6 +105,7 @@ func newNode(b base, p nodeParts) *node.Manager {
 	m := &node.Manager{
 		Client:       b.server.Client,
 		Name:         b.cfg.NodeName,
+		MadeByOthers: !b.cfg.Registers(),
 		Input:        digested(describer.Describe, p),
 		Anew:         b.exact != nil && b.memory.Node() == nil,
 		LeaseSeconds: b.cfg.NodeLeaseDurationSeconds,

@@ -167,6 +167,8 @@ type Config struct {
 	// listen without a key.
 	GossipInsecure bool `json:"gossipInsecure,omitempty"`
 
+	// RegisterNode has the agent make its Node; else it waits until somebody has.
+	RegisterNode              *bool             `json:"registerNode,omitempty"`
 	NodeLabels                map[string]string `json:"nodeLabels,omitempty"`
 	RegisterWithTaints        []string          `json:"registerWithTaints,omitempty"`
 	NodeLeaseDurationSeconds  int32             `json:"nodeLeaseDurationSeconds,omitempty"`
@@ -417,7 +419,7 @@ const (
 
 // Default returns the configuration of an agent on a machine of its own.
 func Default() Config {
-	yes := true
+	yes, registers := true, true // the second is a flag's
 	pids := int64(4096)
 	return Config{
 		TypeMeta:          metav1.TypeMeta{Kind: Kind, APIVersion: APIVersion},
@@ -435,6 +437,7 @@ func Default() Config {
 		CgroupDriver:      "cgroupfs",
 		Address:           "0.0.0.0", Port: 10250,
 		MaxPods:             110,
+		RegisterNode:        &registers,
 		EnableServiceProxy:  &yes,
 		EnableNetworkPolicy: &yes,
 
@@ -601,6 +604,9 @@ const (
 
 // Proxy tells whether the agent programs Services and answers DNS.
 func (c *Config) Proxy() bool { return c.EnableServiceProxy == nil || *c.EnableServiceProxy }
+
+// Registers tells whether the agent makes its Node.
+func (c *Config) Registers() bool { return c.RegisterNode == nil || *c.RegisterNode }
 
 // PrimaryAddresses is the word for the node's own IPs in NodePortAddresses.
 const PrimaryAddresses = "primary"

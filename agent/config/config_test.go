@@ -292,3 +292,20 @@ func TestTwoFamilies(t *testing.T) {
 		}
 	}
 }
+
+// The agent makes its Node unless a flag or the file says otherwise; the flag wins.
+func TestRegisterNode(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(file, []byte("registerNode: false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]bool{
+		"": true, "--register-node=false": false, "--config " + file: false,
+		"--config " + file + " --register-node": true,
+	} {
+		c, err := Parse(strings.Fields(args))
+		if err != nil || c.Registers() != want || !c.Proxy() {
+			t.Errorf("%q: %v, registers %t, proxy %t", args, err, c.Registers(), c.Proxy())
+		}
+	}
+}

@@ -55,6 +55,7 @@ func (c *Config) Flags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.GossipKeyFile, "gossip-key-file", c.GossipKeyFile, "file of the gossip keys")
 	fs.BoolVar(&c.GossipInsecure, "gossip-insecure", c.GossipInsecure, "the gossip believes members without certificates, and listens without a key (for load tests); no pods are routed then")
 	fs.StringSliceVar(&c.Join, "join", c.Join, "addresses of other gossip members")
+	fs.BoolVar(c.RegisterNode, "register-node", c.Registers(), "make the Node object; else wait until somebody has")
 	fs.StringToStringVar(&c.NodeLabels, "node-labels", c.NodeLabels, "labels of the Node object")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 	fs.StringVar(&c.LoggingFormat, "logging-format", c.LoggingFormat, "text, or json")

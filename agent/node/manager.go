@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -31,6 +32,8 @@ import (
 type Manager struct {
 	Client kubernetes.Interface
 	Name   string
+	// MadeByOthers: somebody else makes the Node (NODE-6).
+	MadeByOthers bool
 	// Input returns the newest facts; Images may be left out of it.
 	Input func(ctx context.Context) Input
 	// LeaseSeconds is how long the Lease holds; it is renewed four times as
@@ -180,10 +183,16 @@ func patiently(ctx context.Context, log *slog.Logger, what string, f func(contex
 	}
 }
 
+// errNoNode is why a node that may not make its Node waits.
+var errNoNode = errors.New("there is no such Node, and registerNode is false: make it, or have the agent do so")
+
 // register makes sure that the Node exists with its labels.
 func (m *Manager) register(ctx context.Context) error {
 	in := m.Input(ctx)
 	old, err := m.Client.CoreV1().Nodes().Get(ctx, m.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) && m.MadeByOthers {
+		return fmt.Errorf("node %s: %w", m.Name, errNoNode)
+	}
 	if apierrors.IsNotFound(err) {
 		n, err := m.Client.CoreV1().Nodes().Create(ctx, Build(nil, in), metav1.CreateOptions{})
 		if err != nil {

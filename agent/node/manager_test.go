@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -185,6 +186,45 @@ func TestMislabelled(t *testing.T) {
 		n.Labels["theirs"] != "yes" {
 		t.Errorf("labels %v", n.Labels)
 	}
+}
+
+// NODE-6: a node that is not to make its Node waits for it, keeps it, and does not make it
+// again when it was deleted.
+func TestNodeMadeByOthers(t *testing.T) {
+	m := &Manager{
+		Client: fake.NewClientset(), Name: "n", MadeByOthers: true,
+		Input: func(context.Context) Input { return Input{Name: "n", Labels: map[string]string{"own": "yes"}} },
+		Seen:  func(*corev1.Node) {},
+		Event: func(string, string, string) {},
+	}
+	all := m.Client.CoreV1().Nodes()
+	waits := func(err error) {
+		t.Helper()
+		list, lerr := all.List(t.Context(), metav1.ListOptions{})
+		if !errors.Is(err, errNoNode) || lerr != nil || len(list.Items) > 0 {
+			t.Errorf("without a Node: %v, %v, %d are there", err, lerr, len(list.Items))
+		}
+	}
+	waits(m.register(t.Context()))
+	theirs := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	if _, err := all.Create(t.Context(), theirs, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.register(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.update(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	n, err := all.Get(t.Context(), "n", metav1.GetOptions{})
+	if err != nil || n.Labels["own"] != "yes" || len(n.Status.Conditions) == 0 {
+		t.Errorf("the Node that somebody made: %v, %+v", err, n)
+	}
+	if err := all.Delete(t.Context(), "n", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.update(t.Context(), true)
+	waits(err)
 }
 
 // NODE-20: addresses are replaced as a whole. A merge by their type, as the API's types have
