@@ -3,6 +3,7 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -106,5 +107,47 @@ func TestLeftovers(t *testing.T) {
 	}
 	if n := size(t, after); n > 64<<10 {
 		t.Errorf("%d bytes are left of an agent that was killed", n)
+	}
+}
+
+// TestRegistryWithoutRanges: a pull goes on from where an earlier one ended, also at registries
+// that answer no request for the rest, or send all of it.
+func TestRegistryWithoutRanges(t *testing.T) {
+	for name, status := range map[string]int{"refuses": http.StatusRequestedRangeNotSatisfiable, "ignores": 0} {
+		t.Run(name, func(t *testing.T) {
+			s, r := newStore(t, t.TempDir(), 0), newRogue(t)
+			var m ocispec.Manifest
+			r.image(t, func(made *ocispec.Manifest) { m = *made }, noise(t, 3<<20))
+			layer := r.blobs[m.Layers[0].Digest]
+			cut, asked := true, 0
+			path := "/blobs/" + m.Layers[0].Digest.String()
+			r.instead[path] = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+				switch rest := q.Header.Get("Range") != ""; {
+				case cut:
+					w.Header().Set("Content-Length", fmt.Sprint(len(layer)))
+					_, _ = w.Write(layer[:1<<20])
+					panic(http.ErrAbortHandler)
+				case rest && status != 0:
+					asked++
+					w.WriteHeader(status)
+				default:
+					asked++
+					_, _ = w.Write(layer)
+				}
+			})
+			if _, err := s.Pull(t.Context(), r.name(), nil); err == nil {
+				t.Fatal("a layer that is cut off was pulled")
+			}
+			if n := size(t, s); n < 1<<20 {
+				t.Fatalf("%d bytes are left for the next pull", n)
+			}
+			cut = false
+			if _, err := s.Pull(t.Context(), r.name(), nil); err != nil {
+				t.Error(err)
+			}
+			if asked == 0 {
+				t.Error("the registry was not asked for the rest")
+			}
+		})
 	}
 }

@@ -87,6 +87,13 @@ func (t careful) send(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	resp, err := t.next.RoundTrip(r)
+	if err == nil && resp.StatusCode == http.StatusRequestedRangeNotSatisfiable && r.Header.Get("Range") != "" {
+		// It does not know ranges without an end. The library goes on from where it was in
+		// an answer that has everything.
+		resp.Body.Close()
+		r.Header.Del("Range")
+		resp, err = t.next.RoundTrip(r)
+	}
 	if err != nil {
 		return nil, err
 	}
