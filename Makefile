@@ -189,7 +189,7 @@ bin/versitygw: Makefile
 bin/conformance-rig: setup build images test-images kubectl FORCE
 	$(GO) build -o $@ ./tests/conformance
 
-fleet: build bin/share test-images kubectl ## whole machines with systemd: nspawn, and other kernels in QEMU (cgroup v2, SELinux, quotas, SCTP); SCENARIO=
+fleet: build bin/share test-images kubectl ## whole machines with systemd: nspawn, and other kernels in QEMU (cgroup v2, SELinux, quotas, SCTP, a clock that is set); SCENARIO=
 	@hack/setup.sh machines $(if $(filter-out cgroup2 selinux quotas sctp jumps,$(SCENARIO)),,virtual)
 	$(GO) build -o bin/fleet-rig ./tests/fleet
 	bin/fleet-rig -go $(GO) -only '$(SCENARIO)' $(if $(FROM),-from $(FROM))

@@ -60,7 +60,7 @@ type slot struct {
 	exited chan struct{} // closed when the container has exited
 	usage  diskUsage
 	// profile is that of its system calls if its start is to tell how the runtime
-	// translates it. It is set before others know the container.
+	// translates it; op guards it.
 	profile oci.Profile
 }
 

@@ -103,10 +103,10 @@ func (m *Manager) start(c *Container, profile oci.Profile) error {
 	if !rt.Direct() {
 		return m.runtimeStart(rt, c.ID)
 	}
+	m.filters.Learn(rt, c.ID, profile) // before a program of the container runs
 	if err := rt.Release(c.ID); err != nil {
 		return fmt.Errorf("OCI runtime start failed: %w", err)
 	}
-	m.filters.Learn(rt, c.ID, profile)
 	return nil
 }
 

@@ -54,13 +54,9 @@ func BlockFileSystems() ([]BlockFileSystem, error) {
 	var out []BlockFileSystem
 	known := map[string]bool{}
 	for _, m := range all {
-		number := blockDevice(m)
+		number, space := blockDevice(m)
 		name, err := os.Readlink(filepath.Join(sysBlock, number))
 		if number == "" || known[number] || err != nil {
-			continue
-		}
-		space, err := Space(m.Mountpoint)
-		if err != nil {
 			continue
 		}
 		known[number] = true
@@ -69,22 +65,35 @@ func BlockFileSystems() ([]BlockFileSystem, error) {
 	return out, nil
 }
 
-// blockDevice is the number of a mount's device; "" for what has none, and for a mount that
-// another lies over.
-func blockDevice(m *mountinfo.Info) string {
-	var st unix.Stat_t
-	switch {
-	case strings.HasPrefix(m.FSType, "fuse"):
-	case m.Major != 0:
-		if unix.Stat(m.Mountpoint, &st) == nil && st.Dev == unix.Mkdev(uint32(m.Major), uint32(m.Minor)) {
-			return deviceNumber(st.Dev)
-		}
-	case strings.HasPrefix(m.Source, "/dev/"): // as btrfs, which has a number of its own for each subvolume
-		if unix.Stat(m.Source, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
-			return deviceNumber(st.Rdev)
-		}
+// blockDevice is the number of a mount's device and the file system's space; "" for what has
+// none, and for a mount that another lies over. A mount point may be a pod's, who could put a
+// link in the way to it: none is followed.
+func blockDevice(m *mountinfo.Info) (number string, space FileSystem) {
+	source := m.Major == 0 && strings.HasPrefix(m.Source, "/dev/") // as btrfs: a number for each subvolume
+	if strings.HasPrefix(m.FSType, "fuse") || m.Major == 0 && !source {
+		return "", space
 	}
-	return ""
+	fd, err := unix.Openat2(unix.AT_FDCWD, m.Mountpoint,
+		&unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return "", space
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	if unix.Fstatfs(fd, &fs) != nil {
+		return "", space
+	}
+	if source {
+		if unix.Stat(m.Source, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			return "", space
+		}
+		return deviceNumber(st.Rdev), spaceOf(&fs)
+	}
+	if unix.Fstat(fd, &st) != nil || st.Dev != unix.Mkdev(uint32(m.Major), uint32(m.Minor)) {
+		return "", space
+	}
+	return deviceNumber(st.Dev), spaceOf(&fs)
 }
 
 // deviceUse reads /proc/diskstats, by the devices' numbers.

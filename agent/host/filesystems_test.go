@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
 )
 
 func TestDeviceUse(t *testing.T) {
@@ -48,5 +51,40 @@ func TestBlockFileSystems(t *testing.T) {
 	}
 	if link, err := os.Readlink(filepath.Join(sysBlock, number)); err == nil && !known[filepath.Base(link)] {
 		t.Errorf("the root is on %s, told are %v", link, known)
+	}
+}
+
+// A link that somebody puts in the way to a mount point leads to no other file system, nor
+// does another one that is mounted there.
+func TestBlockDeviceFollowsNoLink(t *testing.T) {
+	var st unix.Stat_t
+	if err := unix.Stat("/", &st); err != nil {
+		t.Fatal(err)
+	}
+	root := mountinfo.Info{Major: int(unix.Major(st.Dev)), Minor: int(unix.Minor(st.Dev)), Mountpoint: "/", FSType: "ext4"}
+	if root.Major == 0 {
+		t.Skip("the root has no block device")
+	}
+	if number, space := blockDevice(&root); number == "" || space.Bytes == 0 {
+		t.Errorf("the root itself: %q, %+v", number, space)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink("/", link); err != nil {
+		t.Fatal(err)
+	}
+	for what, change := range map[string]func(m *mountinfo.Info){
+		"a link to it":    func(m *mountinfo.Info) { m.Mountpoint = link },
+		"below a link":    func(m *mountinfo.Info) { m.Mountpoint = filepath.Join(link, "etc") },
+		"another is over": func(m *mountinfo.Info) { m.Mountpoint = "/proc" },
+		"a program's":     func(m *mountinfo.Info) { m.FSType = "fuse.sshfs" },
+		"of no device":    func(m *mountinfo.Info) { m.Major, m.Source = 0, "tmpfs" },
+		"of a file":       func(m *mountinfo.Info) { m.Major, m.Source = 0, "/dev/null" },
+		"not there":       func(m *mountinfo.Info) { m.Mountpoint = "/no/such/directory" },
+	} {
+		m := root
+		change(&m)
+		if number, _ := blockDevice(&m); number != "" {
+			t.Errorf("%s: %q", what, number)
+		}
 	}
 }

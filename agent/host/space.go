@@ -17,6 +17,10 @@ func Space(dir string) (FileSystem, error) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return FileSystem{}, err
 	}
+	return spaceOf(&st), nil
+}
+
+func spaceOf(st *unix.Statfs_t) FileSystem {
 	unit := uint64(st.Bsize)
 	return FileSystem{
 		Bytes:      st.Blocks * unit,
@@ -24,7 +28,7 @@ func Space(dir string) (FileSystem, error) {
 		Available:  st.Bavail * unit,
 		Inodes:     st.Files,
 		InodesFree: st.Ffree,
-	}, nil
+	}
 }
 
 // SameDisk tells whether two directories are on one file system. When either cannot be

@@ -73,10 +73,12 @@ const (
 	protoNumber, sourceAt, thatAt = 1, 2, 3
 )
 
+var errShort = errors.New("too short")
+
 // parse reads an entry of the list; what it does not know it leaves out.
 func parse(data []byte) (f Flow, err error) {
 	if len(data) < header {
-		return f, errors.New("too short")
+		return f, errShort
 	}
 	d, err := netlink.NewAttributeDecoder(data[header:])
 	if err != nil {

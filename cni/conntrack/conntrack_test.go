@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -77,4 +78,16 @@ func endThem(t *testing.T) error {
 	}
 	check(unix.AF_INET, "132 127.0.0.1:54 127.0.0.1:54", "17 127.0.0.1:53 127.0.0.1:53")
 	return nil
+}
+
+// FuzzParse: what is no entry of the list is an error, and no more.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte{2, 0, 0, 0})
+	f.Add([]byte{2, 0, 0, 0, 12, 0, 1, 128, 8, 0, 1, 128, 4, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := parse(data)
+		if short := len(data) < header; short != errors.Is(err, errShort) || short && got != (Flow{}) {
+			t.Errorf("%+v, %v of %d bytes", got, err, len(data))
+		}
+	})
 }

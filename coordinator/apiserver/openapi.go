@@ -90,7 +90,7 @@ var reflected, _ = value.NewValueReflect(new(struct{}))
 // madeOf is nil for a value of maps.
 func madeOf(v *typed.TypedValue) runtime.Object {
 	held := reflect.ValueOf(v.AsValue())
-	if held.Type() != reflect.TypeOf(reflected) || held.Kind() != reflect.Pointer {
+	if !held.IsValid() || held.Type() != reflect.TypeOf(reflected) || held.Kind() != reflect.Pointer {
 		return nil
 	}
 	field := held.Elem().FieldByName("Value")

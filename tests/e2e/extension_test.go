@@ -216,6 +216,20 @@ webhooks:
 	})
 }
 
+// fishes is the API of the test server in a namespace.
+const fishes = `
+apiVersion: apiregistration.k8s.io/v1
+kind: APIService
+metadata: {name: v1.fish.example.com}
+spec:
+  group: fish.example.com
+  version: v1
+  groupPriorityMinimum: 1000
+  versionPriority: 10
+  service: {namespace: %s, name: api}
+  caBundle: %s
+`
+
 // TestAggregatedAPI: a pod serves an API group of its own, which shows in
 // discovery and by kubectl with the caller's name; when the pod is gone the
 // APIService says so and the rest of the API goes on.
@@ -228,18 +242,7 @@ func TestAggregatedAPI(t *testing.T) {
 	}
 	ca := s.secure("api", string(front))
 	t.Cleanup(func() { _, _ = cluster.Kubectl("", "delete", "apiservice", "v1.fish.example.com") })
-	s.apply(fmt.Sprintf(`
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.fish.example.com}
-spec:
-  group: fish.example.com
-  version: v1
-  groupPriorityMinimum: 1000
-  versionPriority: 10
-  service: {namespace: %s, name: api}
-  caBundle: %s
-`, s.ns, base64.StdEncoding.EncodeToString(ca)))
+	s.apply(fmt.Sprintf(fishes, s.ns, base64.StdEncoding.EncodeToString(ca)))
 	s.k("wait", "apiservice/v1.fish.example.com", "--for=condition=Available", "--timeout=60s")
 	s.shows("fishes", "api-resources", "--api-group=fish.example.com")
 	s.shows("tuna", "get", "fishes")

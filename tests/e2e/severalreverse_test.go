@@ -28,19 +28,6 @@ webhooks:
   admissionReviewVersions: [v1]
 `
 
-const hiddenAPI = `
-apiVersion: apiregistration.k8s.io/v1
-kind: APIService
-metadata: {name: v1.fish.example.com}
-spec:
-  group: fish.example.com
-  version: v1
-  groupPriorityMinimum: 1000
-  versionPriority: 10
-  service: {namespace: default, name: api}
-  caBundle: %s
-`
-
 // serversOn starts a webhook and an API of its own on a node.
 func (f *fabric) serversOn(node string) {
 	f.t.Helper()
@@ -55,7 +42,7 @@ func (f *fabric) serversOn(node string) {
 	f.Must(f.t, "wait", "--for=condition=Ready", "--timeout=60s", "pod/webhook", "pod/api")
 	bundle := base64.StdEncoding.EncodeToString(caPEM)
 	f.MustWith(f.t, fmt.Sprintf(hiddenWebhook, bundle), "apply", "-f", "-")
-	f.MustWith(f.t, fmt.Sprintf(hiddenAPI, bundle), "apply", "-f", "-")
+	f.MustWith(f.t, fmt.Sprintf(fishes, "default", bundle), "apply", "-f", "-")
 }
 
 // through checks that one coordinator reaches a node which nobody can dial, and what runs
