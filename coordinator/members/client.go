@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Client talks to coordinators that are there.
@@ -29,7 +31,7 @@ const (
 	apiName = "kubernetes.default.svc"
 	// askTime is more than a cluster takes to grow and to agree.
 	askTime = time.Minute
-	// A token that is not known is shown again after these pauses, twice as long each time.
+	// A token is shown again after these pauses, twice as long each time.
 	firstTokenPause, lastTokenPause = 100 * time.Millisecond, 1600 * time.Millisecond
 	// maxAnswer bounds what is read of an answer: keys of a cluster are some kilobytes.
 	maxAnswer = 1 << 20
@@ -59,13 +61,11 @@ func (c Client) Ask(ctx context.Context, r Request) (b Bundle, err error) {
 	return b, errors.Join(failed...)
 }
 
-// show asks one, again when it does not know the token: a coordinator hears of a token that
-// was made a moment ago, here or at another one, in its own time.
+// show asks one, again when that may help.
 func (c Client) show(ctx context.Context, server string, body []byte) (s Sealed, err error) {
 	for pause := firstTokenPause; ; pause *= 2 {
 		s, err = c.post(ctx, server, body)
-		said := refusal{}
-		if !errors.As(err, &said) || said.code != http.StatusUnauthorized || pause > lastTokenPause {
+		if !passes(err) || pause > lastTokenPause {
 			return s, err
 		}
 		select {
@@ -74,6 +74,16 @@ func (c Client) show(ctx context.Context, server string, body []byte) (s Sealed,
 		case <-time.After(pause):
 		}
 	}
+}
+
+// passes tells whether the same request may be answered in a moment: a coordinator hears of
+// a token that was made a moment ago, here or at another one, in its own time, and one
+// that stops cuts the connections that it has. To ask twice is to become a member once.
+func passes(err error) bool {
+	if said := (refusal{}); errors.As(err, &said) {
+		return said.code == http.StatusUnauthorized
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.ECONNRESET)
 }
 
 func (c Client) post(ctx context.Context, server string, body []byte) (s Sealed, err error) {
