@@ -62,11 +62,11 @@ func (n *Network) whole() bool {
 		return false
 	}
 	for _, s := range n.stacks {
-		if !n.conn.Has(n.routedTable(s.Family)) {
+		if !n.conn.Intact(n.routedTable(s.Family)) {
 			return false
 		}
 	}
-	return n.conn.Has(n.bridgedTable())
+	return n.conn.Intact(n.bridgedTable())
 }
 
 // setGateways gives the bridge the gateways' addresses and takes away those of an

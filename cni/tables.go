@@ -348,7 +348,7 @@ func (n *Network) removeHostPortsTo(s *stack, pod netip.Addr) error {
 	for _, set := range []*nft.Set{s.hostPorts, s.addrHostPorts} {
 		have, err := n.conn.Elements(table, set)
 		if err != nil {
-			if !n.conn.Has(table) {
+			if !n.conn.Intact(table) {
 				n.bridge = 0 // somebody flushed the ruleset; the next Add makes it again
 				return nil
 			}

@@ -343,7 +343,7 @@ func (n *Network) fence(outer nft.Family, ways []way) error {
 		}
 		o.conn = c
 	}
-	if o.fenced[outer] == text && o.conn.Has(n.fenceTable(outer)) {
+	if o.fenced[outer] == text && o.conn.Intact(n.fenceTable(outer)) {
 		return nil
 	}
 	if err := o.conn.Reset(n.fenceObjects(outer, nodes)); err != nil {

@@ -390,7 +390,7 @@ func (k *kernel) bring(i int, t *table) error {
 // lost tells whether a table that was there is not any more.
 func (k *kernel) lost(c *compiler) (lost bool) {
 	for i, t := range c.tables {
-		if k.there[i] && !k.conn.Has(t.Table) {
+		if k.there[i] && !k.conn.Intact(t.Table) {
 			k.there[i], lost = false, true
 		}
 	}

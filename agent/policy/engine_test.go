@@ -113,11 +113,11 @@ func isolated(t *testing.T) (out map[string]bool) {
 	defer conn.Close()
 	for _, f := range families {
 		table := nft.Table{Family: f, Name: testTable}
-		if !conn.Has(table) {
+		if !conn.Intact(table) {
 			continue
 		}
 		elems, err := conn.Elements(table, &nft.Set{Name: "self", Key: f.AddrPair().Type()})
-		if err != nil && !conn.Has(table) {
+		if err != nil && !conn.Intact(table) {
 			continue // it went just now
 		}
 		if err != nil {

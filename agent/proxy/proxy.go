@@ -298,7 +298,7 @@ func (p *Proxy) nodePortAddresses() ([]netip.Addr, error) {
 // whole tells whether the tables are there.
 func (p *Proxy) whole(k *nft.Conn) bool {
 	for _, r := range p.renderers() {
-		if !k.Has(r.Table) {
+		if !k.Intact(r.Table) {
 			return false
 		}
 	}

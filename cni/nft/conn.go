@@ -14,7 +14,8 @@ import (
 // Conn changes and reads the nftables of this network namespace. One goroutine
 // at a time uses it.
 type Conn struct {
-	nl *nftables.Conn // nil after a failure, which may have left messages in it
+	nl   *nftables.Conn   // nil after a failure, which may have left messages in it
+	made map[Table]uint64 // handles of those that were reset
 }
 
 // socketBuffer lets a transaction of some thousand messages and the kernel's
@@ -58,15 +59,6 @@ var lastSetID atomic.Uint32
 // setID returns an id for a set within one transaction, unique in this process.
 func setID() uint32 { return 1<<20 + lastSetID.Add(1) }
 
-// Has tells whether a table is there.
-func (c *Conn) Has(t Table) bool {
-	if c.open() != nil {
-		return false
-	}
-	_, err := c.nl.ListTableOfFamily(t.Name, t.handle().Family)
-	return err == nil
-}
-
 // handle is the table as the library has it.
 func (t Table) handle() *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamily(t.Family), Name: t.Name}
@@ -103,7 +95,7 @@ func (c *Conn) Apply(changes ...Change) error {
 // Reset makes tables what they are to be, whatever they hold or whether they are
 // there, in one transaction. Only elements of sets that keep theirs stay.
 func (c *Conn) Reset(want ...Objects) error {
-	return c.commit(tables(want, func(o Objects) Table { return o.Table }), func(tx *transaction) error {
+	err := c.commit(tables(want, func(o Objects) Table { return o.Table }), func(tx *transaction) error {
 		for _, o := range want {
 			if err := tx.reset(o); err != nil {
 				return err
@@ -111,6 +103,10 @@ func (c *Conn) Reset(want ...Objects) error {
 		}
 		return nil
 	})
+	if err == nil {
+		c.remember(want)
+	}
+	return err
 }
 
 // Delete deletes tables, each if it is there.
@@ -123,6 +119,7 @@ func (c *Conn) Delete(list ...Table) error {
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("delete: %w", err)
 		}
+		delete(c.made, t)
 	}
 	return nil
 }

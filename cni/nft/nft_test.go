@@ -229,7 +229,7 @@ func TestReset(t *testing.T) {
 	k.do(func() error { return k.conn.Reset(want) }) // the same again
 	k.holds(want)
 	k.do(func() error { return k.conn.Delete(want.Table, Table{V6, "never made"}) })
-	if k.conn.Has(want.Table) {
+	if k.conn.Intact(want.Table) {
 		t.Error("the table is still there")
 	}
 }
