@@ -69,7 +69,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	}
 	memory := node.Remember(kept.nodes, cfg.NodeName, log)
 	adoptRanges(cfg, memory.Node(), log)
-	links, err := openNetwork(cfg, memory, log)
+	links, err := openNetwork(cfg, memory, nil, log)
 	if err != nil {
 		log.Warn("the pod network cannot be made as it was; the rest is cleaned up", "err", err)
 	}
@@ -90,8 +90,8 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup(), policy.Cleanup(policyTable(cfg)))
 		if cfg.Proxy() {
-			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, nil, log).Cleanup(),
-				newDNS(cfg, nil, clients{}, nil, log).Cleanup())
+			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, nil, nil, log).Cleanup(),
+				newDNS(cfg, nil, clients{}, nil, nil, log).Cleanup())
 		}
 	}
 	errs = append(errs, tree(cfg).RemoveTop())

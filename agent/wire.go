@@ -37,6 +37,7 @@ import (
 	"github.com/shoal-project/shoal/agent/volume"
 	"github.com/shoal-project/shoal/agent/withdraw"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/csi"
 )
 
@@ -164,7 +165,8 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
-	links, err := openNetwork(cfg, memory, log)
+	others := &foreign.Watcher{Bridge: cfg.Bridge}
+	links, err := openNetwork(cfg, memory, others, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -237,6 +239,7 @@ func build(
 		counts:     counts,
 		spans:      spans,
 		ownNetwork: byOwnNetwork(cfg, links.network),
+		foreign:    others,
 		makeVolumes: func(of func(*corev1.Pod) volume.Facts) *volume.Manager {
 			return &volume.Manager{
 				RootDir: cfg.RootDir,
@@ -466,6 +469,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers, n.volumes.TellHealth)...)
 	}
+	if n.ownNetwork != nil || n.cfg.Proxy() {
+		list = append(list, task{"changes by others", n.followOthers})
+	}
 	if n.group != nil {
 		list = append(list, n.gossipTasks()...)
 	}
@@ -488,6 +494,15 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"kubelet API", n.kubelet.Run})
 	}
 	return list, nil
+}
+
+// followOthers tells what other programs do to the network. Where the kernel does not tell,
+// each looks from time to time.
+func (n whole) followOthers(ctx context.Context) error {
+	if err := n.foreign.Run(ctx); err != nil {
+		n.log.Warn("what other programs change of the network is found later", "err", err)
+	}
+	return nil
 }
 
 func (n whole) gossipTasks() []task {
@@ -515,7 +530,7 @@ func (n whole) serviceTasks() []task {
 	status := withGateways(proxyStatus(n.base), gateways)
 	programmed := func(t *service.Tables) { n.ends.Programmed(withdraw.Kernel, t) }
 	list := []task{{"proxy", func(ctx context.Context) error {
-		p := newProxy(n.cfg, n.facts, n.group, n.counts, status, programmed, n.log)
+		p := newProxy(n.cfg, n.facts, n.group, n.counts, status, programmed, n.foreign, n.log)
 		return p.Run(ctx, n.services)
 	}}}
 	if gateways != nil {
@@ -527,7 +542,7 @@ func (n whole) serviceTasks() []task {
 	counts := dns.NewCounts(n.cfg.ClusterDomain)
 	n.counts.DNS = counts
 	asking := clients{pods: n.podRanges, search: n.searchDomains}
-	names := newDNS(n.cfg, n.services, asking, counts, n.log)
+	names := newDNS(n.cfg, n.services, asking, counts, n.foreign, n.log)
 	return append(list, task{"dns", names.Run}, task{"servers of names", followDNS(n.base, names).Run})
 }
 

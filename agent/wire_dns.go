@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
 )
 
 // clients are who asks the node's DNS server: the ranges and addresses of pods, and where
@@ -23,7 +24,8 @@ type clients struct {
 
 // newDNS answers names to pods and to the node. nil counts are nobody's.
 func newDNS(
-	cfg *config.Config, services *service.Source, clients clients, counts *dns.Counts, log *slog.Logger,
+	cfg *config.Config, services *service.Source, clients clients, counts *dns.Counts,
+	others *foreign.Watcher, log *slog.Logger,
 ) *dns.Server {
 	return dns.New(dns.Config{
 		Addrs:      addrs(cfg.ClusterDNS),
@@ -39,6 +41,7 @@ func newDNS(
 		Upstreams: dns.Upstreams{Servers: cfg.UpstreamNameservers, Stubs: cfg.StubDomains},
 		HostsFile: cfg.DNSHostsFile,
 		Counts:    counts,
+		Foreign:   others,
 		Log:       log,
 	}, services)
 }

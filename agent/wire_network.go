@@ -20,6 +20,7 @@ import (
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/stats"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
@@ -54,8 +55,10 @@ type links struct {
 
 // openNetwork makes the pod network of before; the Node tells of changes. Beside an
 // error there is a network that changes nothing of the names that another has.
-func openNetwork(cfg *config.Config, memory *node.Memory, log *slog.Logger) (l links, err error) {
-	n := newNetwork(cfg, log)
+func openNetwork(
+	cfg *config.Config, memory *node.Memory, others *foreign.Watcher, log *slog.Logger,
+) (l links, err error) {
+	n := newNetwork(cfg, others, log)
 	l.network = n
 	if l.claim, err = network.Claim(cfg.Bridge, cfg.NFTable); err != nil {
 		return l, err
@@ -88,7 +91,7 @@ func podCIDRs(cfg *config.Config, memory *node.Memory) cidr.Prefixes {
 // The lengths of a node's ranges that a coordinator gives unless it is configured.
 const aloneBits4, aloneBits6 = 24, 64
 
-func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
+func newNetwork(cfg *config.Config, others *foreign.Watcher, log *slog.Logger) *network.Manager {
 	return network.New(network.Config{
 		ConfDir:      cfg.CNIConfDir,
 		BinDir:       cfg.CNIBinDir,
@@ -106,6 +109,7 @@ func newNetwork(cfg *config.Config, log *slog.Logger) *network.Manager {
 		MTU:          cfg.PodMTU,
 		Overlay:      newOverlay(cfg),
 		Tunnels:      newTunnels(cfg),
+		Foreign:      others,
 		Log:          log,
 	})
 }
@@ -187,7 +191,7 @@ func proxyStatus(b base) proxy.Status {
 // newProxy leads Services' traffic; without members it knows this node only.
 func newProxy(
 	cfg *config.Config, facts host.Facts, group *gossip.Group, counts *metrics.Agent, status proxy.Status,
-	programmed func(*service.Tables), log *slog.Logger,
+	programmed func(*service.Tables), others *foreign.Watcher, log *slog.Logger,
 ) *proxy.Proxy {
 	l := proxy.Listeners{NodeIPs: addrs(facts.IPs), GossipPort: uint16(cfg.GossipPort)}
 	for _, p := range ownPorts(cfg) {
@@ -216,6 +220,7 @@ func newProxy(
 		Programming:  counts.NetworkProgramming,
 		Status:       status,
 		Programmed:   programmed,
+		Foreign:      others,
 		Timeouts: proxy.Timeouts{
 			Established: cfg.Conntrack.TCPEstablishedTimeout.Duration,
 			CloseWait:   cfg.Conntrack.TCPCloseWaitTimeout.Duration,

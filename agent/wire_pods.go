@@ -38,6 +38,7 @@ import (
 	"github.com/shoal-project/shoal/agent/status"
 	"github.com/shoal-project/shoal/agent/tracing"
 	"github.com/shoal-project/shoal/agent/volume"
+	"github.com/shoal-project/shoal/cni/foreign"
 )
 
 // base is what pods and the Node object are made of. A hollow node has the same,
@@ -58,9 +59,10 @@ type base struct {
 	// ownNetwork tells whether pods are connected by the node's own network now; nil
 	// where they never are.
 	ownNetwork func() bool
-	services   *service.Source // nil on a hollow node that plays none
-	counts     *metrics.Agent  // nil on a hollow node
-	spans      *tracing.Tracer // nil: nothing is traced
+	foreign    *foreign.Watcher // tells what other programs do to the network; nil on a hollow node
+	services   *service.Source  // nil on a hollow node that plays none
+	counts     *metrics.Agent   // nil on a hollow node
+	spans      *tracing.Tracer  // nil: nothing is traced
 	// makeVolumes gets what volumes are told of a pod.
 	makeVolumes func(facts func(*corev1.Pod) volume.Facts) *volume.Manager
 	// leaving tells whether the machine shuts down, nodeUID the Node's UID, as the

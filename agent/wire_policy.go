@@ -25,12 +25,13 @@ func newPolicies(b base, offline *pod.Offline) *policy.Engine {
 		return nil
 	}
 	c := policy.Config{
-		Table:  policyTable(b.cfg),
-		Node:   b.cfg.NodeName,
-		DNS:    ownDNS(b.cfg),
-		File:   filepath.Join(b.cfg.CheckpointDir(), "policies.json"),
-		CutOff: offline.Silent,
-		Log:    b.log,
+		Table:   policyTable(b.cfg),
+		Node:    b.cfg.NodeName,
+		DNS:     ownDNS(b.cfg),
+		File:    filepath.Join(b.cfg.CheckpointDir(), "policies.json"),
+		CutOff:  offline.Silent,
+		Foreign: b.foreign,
+		Log:     b.log,
 	}
 	if b.server.Configured() {
 		client := b.server.Client.Discovery().RESTClient()

@@ -49,24 +49,10 @@ func (n *Network) ensureBridge() (int, error) {
 	if err := netlink.LinkSetUp(br); err != nil {
 		return 0, fmt.Errorf("bring up %s: %w", n.cfg.Bridge, err)
 	}
-	if err := n.routeServices(br); err != nil {
+	if err := errors.Join(n.routePods(br), n.routeServices(br)); err != nil {
 		return 0, err
 	}
 	return br.Attrs().Index, n.tellNeighbours(br.Attrs().Index)
-}
-
-// whole tells whether bridge and nftables tables are still there.
-func (n *Network) whole() bool {
-	br, err := netlink.LinkByName(n.cfg.Bridge)
-	if err != nil || br.Attrs().Index != n.bridge || br.Attrs().Flags&net.FlagUp == 0 {
-		return false
-	}
-	for _, s := range n.stacks {
-		if !n.conn.Intact(n.routedTable(s.Family)) {
-			return false
-		}
-	}
-	return n.conn.Intact(n.bridgedTable())
 }
 
 // setGateways gives the bridge the gateways' addresses and takes away those of an
@@ -100,6 +86,27 @@ func (n *Network) setGateways(br netlink.Link) error {
 	}
 	return nil
 }
+
+// routePods makes the routes that the kernel makes with the gateways' addresses: somebody
+// may have taken these away alone.
+func (n *Network) routePods(br netlink.Link) error {
+	for _, s := range n.stacks {
+		r := &netlink.Route{LinkIndex: br.Attrs().Index, Dst: prefixNet(s.pool.prefix.Masked()), Protocol: unix.RTPROT_KERNEL}
+		if s.Family == nft.V4 {
+			r.Scope, r.Src = netlink.SCOPE_LINK, s.gateway().AsSlice()
+		} else {
+			r.Priority = kernelMetric6
+		}
+		if err := netlink.RouteReplace(r); err != nil {
+			return fmt.Errorf("route to the node's pods %s: %w", s.pool.prefix, err)
+		}
+	}
+	return nil
+}
+
+// kernelMetric6 is that of the routes that the kernel makes with IPv6 addresses
+// (IP6_RT_PRIO_ADDRCONF).
+const kernelMetric6 = 256
 
 // serviceMetric lets any route that the administrator made win.
 const serviceMetric = 4096
@@ -141,13 +148,13 @@ func uplinkMTU() int {
 	return defaultMTU
 }
 
-// setSwitches turns on forwarding, lets host ports be reached by loopback
-// addresses, turns off the redirects that would tell neighbours on the bridge to
-// go around the node's rules, and has the node believe nothing that a neighbour
-// on the bridge tells about routes. IPv6 is switched in setSwitches6.
-func setSwitches(bridge string) error {
-	for path, value := range map[string]string{
-		"net/ipv4/ip_forward":                           "1",
+// switchesOf turn on forwarding, let host ports be reached by loopback addresses, turn
+// off the redirects that would tell neighbours on the bridge to go around the node's
+// rules, and have the node believe nothing that a neighbour on the bridge tells about
+// routes. IPv6 is switched in setSwitches6.
+func switchesOf(bridge string) map[string]string {
+	return map[string]string{
+		forwarding4:                                     "1",
 		"net/ipv4/conf/all/send_redirects":              "0",
 		"net/ipv4/conf/" + bridge + "/send_redirects":   "0",
 		"net/ipv4/conf/" + bridge + "/route_localnet":   "1", // host ports on 127.0.0.1; see addGuard
@@ -155,7 +162,13 @@ func setSwitches(bridge string) error {
 		// as the bridge's rules, for as long as somebody has flushed them
 		"net/ipv4/conf/" + bridge + "/rp_filter": "1",
 		"net/ipv6/conf/" + bridge + "/accept_ra": "0",
-	} {
+	}
+}
+
+const forwarding4, forwarding6 = "net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"
+
+func setSwitches(bridge string) error {
+	for path, value := range switchesOf(bridge) {
 		if err := writeSysctl(path, value); err != nil {
 			return err
 		}
@@ -168,7 +181,7 @@ func setSwitches(bridge string) error {
 // has the gateway's address and no link-local one.
 func (n *Network) setSwitches6() error {
 	of := "net/ipv6/conf/" + n.cfg.Bridge + "/"
-	if !slices.ContainsFunc(n.stacks, func(s stack) bool { return s.Family == nft.V6 }) {
+	if !n.has6() {
 		return writeSysctl(of+"disable_ipv6", "1")
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
@@ -189,7 +202,11 @@ func (n *Network) setSwitches6() error {
 	if err := keepAdvertisedRoutes(); err != nil {
 		return err
 	}
-	return writeSysctl("net/ipv6/conf/all/forwarding", "1")
+	return writeSysctl(forwarding6, "1")
+}
+
+func (n *Network) has6() bool {
+	return slices.ContainsFunc(n.stacks, func(s stack) bool { return s.Family == nft.V6 })
 }
 
 // addrGenNone is IN6_ADDR_GEN_MODE_NONE (linux/if_link.h): no link-local address.

@@ -121,17 +121,6 @@ func (n *Network) remake() error {
 	return n.adoptPorts()
 }
 
-// Repair makes anew what somebody else deleted; when nothing is missing it
-// costs two short requests to the kernel.
-func (n *Network) Repair() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.bridge != 0 && n.whole() {
-		return nil
-	}
-	return n.remake()
-}
-
 func (n *Network) ensureLocked() error {
 	if n.bridge != 0 {
 		return nil

@@ -305,21 +305,39 @@ func TestMasqueradeTowardsTheWorld(t *testing.T) {
 	}
 }
 
+// What others do to the network is found and made right, and pods are reached again.
 func TestRepair(t *testing.T) {
 	n := newNetwork(t)
 	if err := n.Ensure(); err != nil {
 		t.Fatal(err)
 	}
-	for _, damage := range [][]string{{"nft", "flush", "ruleset"}, {"ip", "link", "del", DefaultBridge},
-		{"ip", "link", "set", DefaultBridge, "down"}} {
-		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+	a, r := attach(t, n, "a")
+	serve(t, a.NetNS, ":80")
+	for _, c := range []struct{ damage, found string }{
+		{"nft flush ruleset", "nftables table"},
+		{"nft list ruleset > $DIR/saved && nft flush ruleset && nft -f $DIR/saved", "nftables table"},
+		{"ip link del " + DefaultBridge, "bridge is gone"},
+		{"ip link set " + DefaultBridge + " down", "bridge is down"},
+		{"ip addr flush dev " + DefaultBridge, "address 10.244.7.1 is gone"},
+		{"ip route flush dev " + DefaultBridge, "route to 10."},
+		{"sysctl -w net.ipv4.ip_forward=0", "ip_forward is 0"},
+		{"sysctl -w net.ipv4.conf." + DefaultBridge + ".route_localnet=0", "route_localnet is 0"},
+		{"ip link set " + r.HostIf + " nomaster", "port " + r.HostIf},
+		{"ip link set " + r.HostIf + " down", "port " + r.HostIf},
+		{"ip link set " + r.HostIf + " group 0", "port " + r.HostIf},
+	} {
+		damage := exec.Command("sh", "-c", strings.ReplaceAll(c.damage, "$DIR", t.TempDir()))
+		if out, err := damage.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %s", c.damage, out)
 		}
-		if n.whole() {
-			t.Errorf("%v: not noticed", damage)
+		if found, err := n.Repair(); err != nil || !strings.Contains(found, c.found) {
+			t.Errorf("%s: found %q, %v", c.damage, found, err)
 		}
-		if err := n.Repair(); err != nil || !n.whole() {
-			t.Errorf("%v: not repaired: %v", damage, err)
+		if found, err := n.Repair(); err != nil || found != "" {
+			t.Errorf("%s: not repaired: %q, %v", c.damage, found, err)
+		}
+		if _, err := ask(t, "", netip.AddrPortFrom(r.Addrs[0], 80).String()); err != nil {
+			t.Errorf("%s: the pod is not reached: %v", c.damage, err)
 		}
 	}
 }
@@ -335,7 +353,7 @@ func TestHostPortsAfterFlush(t *testing.T) {
 	b, _ := attach(t, n, "b", podnet.HostPort{HostPort: 8081, ContainerPort: 80, Protocol: "tcp"})
 	serve(t, a.NetNS, ":80")
 	for name, mend := range map[string]func() error{
-		"repair": n.Repair,
+		"repair": func() error { _, err := n.Repair(); return err },
 		"the next pod": func() error {
 			attach(t, n, "c")
 			attach(t, n, "d") // the first may find the damage
@@ -374,7 +392,7 @@ func TestHostPortsAfterFlush(t *testing.T) {
 	if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
 		t.Fatalf("%s", out)
 	}
-	if err := n.Repair(); err != nil {
+	if _, err := n.Repair(); err != nil {
 		t.Error(err)
 	}
 	if _, err := askFor(t, "", "10.244.7.1:8080", 2*time.Second); err == nil {

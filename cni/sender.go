@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -103,38 +102,6 @@ func (n *Network) silence(s podnet.Sandbox, addrs []netip.Addr) error {
 	n.addSenders(c.Del, s, addrs)
 	if err := n.conn.Apply(c); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("sender of pod: %w", err)
-	}
-	return nil
-}
-
-// adoptPorts makes ports of an earlier version subject to the rules, and what
-// somebody changed about a port.
-func (n *Network) adoptPorts() error {
-	held, err := n.held()
-	if err != nil {
-		return fmt.Errorf("pod network: %w", err)
-	}
-	if len(held) == 0 {
-		return nil
-	}
-	ours := make(map[string]bool, len(held))
-	for owner := range held {
-		ours[hostIf(ownedBy(owner))] = true
-	}
-	links, err := dump(netlink.LinkList)
-	if err != nil {
-		return fmt.Errorf("pod network: list interfaces: %w", err)
-	}
-	group := portGroup(n.cfg.Bridge)
-	for _, l := range links {
-		at := l.Attrs()
-		if at.MasterIndex != n.bridge || !ours[at.Name] || at.Group == group || at.Group == reapGroup {
-			continue
-		}
-		if err := errors.Join(setPort(at.Index), netlink.LinkSetGroup(l, int(group))); err != nil &&
-			!errors.Is(err, unix.ENODEV) {
-			return fmt.Errorf("pod network: port %s: %w", at.Name, err)
-		}
 	}
 	return nil
 }

@@ -148,17 +148,18 @@ func TestRepairV6(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, damage := range [][]string{{"nft", "flush", "ruleset"}, {"nft", "delete", "table", "ip6", DefaultTable},
-		{"ip", "link", "set", DefaultBridge, "down"}} {
-		a, r := attach(t, n, "a"+damage[0]+damage[1])
+		{"ip", "link", "set", DefaultBridge, "down"}, {"ip", "-6", "route", "flush", "dev", DefaultBridge},
+		{"sysctl", "-w", "net.ipv6.conf.all.forwarding=0"}, {"ip", "link", "del", DefaultBridge}} {
+		a, r := attach(t, n, strings.Join(damage, ""))
 		serve(t, a.NetNS, ":80")
 		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if n.whole() {
-			t.Errorf("%v: not noticed", damage)
+		if found, err := n.Repair(); err != nil || found == "" {
+			t.Errorf("%v: not noticed: %v", damage, err)
 		}
-		if err := n.Repair(); err != nil || !n.whole() {
-			t.Errorf("%v: not repaired: %v", damage, err)
+		if found, err := n.Repair(); err != nil || found != "" {
+			t.Errorf("%v: not repaired: %q, %v", damage, found, err)
 		}
 		if got, err := ask(t, "", netip.AddrPortFrom(r.Addrs[1], 80).String()); err != nil || got != "fd00:10:244:7::1" {
 			t.Errorf("%v: %q, %v", damage, got, err)

@@ -52,7 +52,7 @@ func over(t *testing.T, s *Server, name string, qtype uint16, change ...func(*dn
 // spelling, the bits and the EDNS of who asks, and what is left of its time.
 func TestStoredAnswers(t *testing.T) {
 	var asked atomic.Int32
-	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); foreign(w, q) })
+	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); elsewhere(w, q) })
 	first := over(t, s, "www.Example.com.", dns.TypeA)
 	pass(s, 10*time.Second)
 	r := over(t, s, "WWW.eXample.com.", dns.TypeA, func(q *dns.Msg) { q.RecursionDesired = false })
@@ -184,7 +184,7 @@ func TestServesStale(t *testing.T) {
 			_ = w.WriteMsg(r)
 			return
 		}
-		foreign(w, q)
+		elsewhere(w, q)
 	})
 	const want = "NOERROR www.example.com. A 198.51.100.9"
 	over(t, s, "www.example.com.", dns.TypeA)
@@ -220,7 +220,7 @@ func TestServesStale(t *testing.T) {
 
 // TestSilenceCostsStaleClientsLittle: nobody waits longer for a silent server than RFC 8767 says.
 func TestSilenceCostsStaleClientsLittle(t *testing.T) {
-	s := newServer(t, foreign)
+	s := newServer(t, elsewhere)
 	over(t, s, "www.example.com.", dns.TypeA)
 	pass(s, cacheTTL+time.Second)
 	s.up.servers = []string{silentUpstream(t), silentUpstream(t), silentUpstream(t)}
@@ -234,7 +234,7 @@ func TestSilenceCostsStaleClientsLittle(t *testing.T) {
 // that nobody uses is not.
 func TestPrefetch(t *testing.T) {
 	var asked atomic.Int32
-	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); foreign(w, q) })
+	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); elsewhere(w, q) })
 	over(t, s, "rare.example.com.", dns.TypeA)
 	for range prefetchHits {
 		over(t, s, "www.example.com.", dns.TypeA)
@@ -260,7 +260,7 @@ func TestPrefetch(t *testing.T) {
 // TestPrefetchIsBounded: without a place nothing is asked, and the next use tries again.
 func TestPrefetchIsBounded(t *testing.T) {
 	var asked atomic.Int32
-	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); foreign(w, q) })
+	s := newServer(t, func(w dns.ResponseWriter, q *dns.Msg) { asked.Add(1); elsewhere(w, q) })
 	for range prefetchHits {
 		over(t, s, "www.example.com.", dns.TypeA)
 	}
@@ -283,7 +283,7 @@ func TestPrefetchIsBounded(t *testing.T) {
 
 // TestMadeUpNamesPushOutNoOthers: positive answers have room of their own.
 func TestMadeUpNamesPushOutNoOthers(t *testing.T) {
-	s := newServer(t, foreign)
+	s := newServer(t, elsewhere)
 	over(t, s, "www.example.com.", dns.TypeA)
 	q := new(dns.Msg)
 	for i := range 2 * negativeMax {

@@ -71,7 +71,7 @@ func TestHosts(t *testing.T) {
 }
 
 func TestCounts(t *testing.T) {
-	s := newServer(t, foreign)
+	s := newServer(t, elsewhere)
 	for range 3 {
 		over(t, s, "www.example.com.", dns.TypeA)
 		over(t, s, "www.example.com.", dns.TypeAAAA)

@@ -39,7 +39,24 @@ func (s *Server) meter() error {
 	for _, t := range s.meters() {
 		all = append(all, s.metered(t))
 	}
-	return c.Reset(all...)
+	if err := c.Reset(all...); err != nil {
+		return err
+	}
+	s.rules = c // closed, it knows its tables still
+	return nil
+}
+
+// unlessMetered is meter where somebody took a table away.
+func (s *Server) unlessMetered() error {
+	if s.rules == nil {
+		return nil // there was none, which was told
+	}
+	for _, t := range s.meters() {
+		if !s.rules.Intact(t) {
+			return s.meter()
+		}
+	}
+	return nil
 }
 
 // metered is a table: it meets packets before they are tracked.

@@ -23,6 +23,8 @@ import (
 
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
+	"github.com/shoal-project/shoal/cni/nft"
 )
 
 // Config of the server.
@@ -42,7 +44,9 @@ type Config struct {
 	Upstreams  Upstreams
 	HostsFile  string  // names that are answered beside the cluster's; "" = none
 	Counts     *Counts // nil counts for nobody
-	Log        *slog.Logger
+	// Foreign tells when another program changed the node's network; nil: nobody does.
+	Foreign *foreign.Watcher
+	Log     *slog.Logger
 }
 
 // Source is where the tables come from.
@@ -68,7 +72,10 @@ type Server struct {
 	conns    *shares // TCP connections
 	panicked sync.Once
 
-	unmetered bool // was told
+	unmetered bool      // was told
+	rules     *nft.Conn // knows the tables that limit clients; nil: there are none
+	// What another program changed, as cfg.Foreign tells.
+	rulesChanged, networkChanged <-chan struct{}
 
 	mu          sync.Mutex
 	tables      *service.Tables // of the last query
@@ -103,6 +110,7 @@ func New(cfg Config, src Source) *Server {
 		queue:     newQueue(slots(), maxWaiting),
 		conns:     newShares(maxConns),
 	}
+	s.rulesChanged, s.networkChanged = cfg.Foreign.Rules(), cfg.Foreign.Network()
 	s.up.set(cfg.Upstreams)
 	s.counts.follow(s)
 	return s
@@ -161,11 +169,31 @@ func (s *Server) serve(ctx context.Context) error {
 	for _, f := range serve {
 		eg.Go(func() error { return f(ctx) })
 	}
+	eg.Go(func() error { s.makeAgain(ctx); return nil })
 	eg.Go(func() error { <-ctx.Done(); closeAll(); return nil })
 	err := eg.Wait()
 	s.queue.running.Wait()
 	s.up.running.Wait()
 	return err
+}
+
+// makeAgain makes again what another program takes away: addresses and the limit of what a
+// client may ask.
+func (s *Server) makeAgain(ctx context.Context) {
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.rulesChanged:
+			err = s.unlessMetered()
+		case <-s.networkChanged:
+			err = s.addAddresses()
+		}
+		if err != nil {
+			s.log.Warn("what the cluster DNS needs was changed by somebody else, and cannot be made right", "err", err)
+		}
+	}
 }
 
 func (s *Server) listen(ctx context.Context, a netip.Addr) (*net.UDPConn, net.Listener, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
@@ -40,6 +41,8 @@ type Config struct {
 	OwnPorts     []podnet.HostPort // cni.Config's
 	Overlay      cni.Overlay
 	Tunnels      Tunnels
+	// Foreign tells when another program changed what the own network stands on; nil: nobody does.
+	Foreign *foreign.Watcher
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
 	// Request is how long a plugin's DEL may take, its ADD twice that; 0: requestTime.

@@ -22,9 +22,8 @@ type Gossip interface {
 // routesRetry is how often routes are tried again that could not be made.
 const routesRetry = 30 * time.Second
 
-// checkEvery is how often the own network is looked at. Nothing tells cheaply
-// that another program flushed the whole ruleset, or deleted the bridge or routes;
-// an interface that goes down takes its routes.
+// checkEvery is how often the own network is looked at beside the times when the kernel
+// tells that somebody changed it: it does not tell of all, and may lose what it tells.
 const checkEvery = time.Minute
 
 // pairsEvery is how often hidden peers of a hidden node are looked at: WireGuard tells nobody
@@ -37,6 +36,7 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
+	rules, changedByOthers := m.cfg.Foreign.Rules(), m.cfg.Foreign.Network()
 	defer m.tunnels.wg.Wait()
 	var done *neighbours
 	var told string
@@ -78,6 +78,12 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			done = nil
 		case <-retry:
 		case <-check.C:
+			m.repair()
+			done = nil
+		case <-rules:
+			m.repair()
+			done = nil
+		case <-changedByOthers:
 			m.repair()
 			done = nil
 		}
@@ -129,8 +135,12 @@ func (m *Manager) repair() {
 		return
 	}
 	m.made.Store(true)
-	if err := n.Repair(); err != nil {
-		m.log.Warn("the pod network is damaged", "err", err)
+	found, err := n.Repair()
+	switch {
+	case err != nil:
+		m.log.Warn("the pod network is damaged", "found", found, "err", err)
+	case found != "":
+		m.log.Warn("somebody else changed the pod network; it is made right", "found", found)
 	}
 }
 

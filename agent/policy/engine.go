@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/policyfeed"
+	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -27,7 +28,9 @@ type Config struct {
 	File string
 	// CutOff tells that no coordinator is in reach and that pods start all the same.
 	CutOff func() bool
-	Log    *slog.Logger
+	// Foreign tells when another program changed nftables; nil: nobody does.
+	Foreign *foreign.Watcher
+	Log     *slog.Logger
 }
 
 // Engine keeps the kernel true to the policies of this node's pods.
@@ -93,8 +96,8 @@ const (
 	admitWait = 20 * time.Second
 	retryMin  = 200 * time.Millisecond
 	retryMax  = 30 * time.Second
-	// checkEvery is how often the tables are looked for, where there are some. Nothing
-	// tells cheaply that another program flushed the whole ruleset.
+	// checkEvery is how often the tables are looked for, where there are some, beside the
+	// times when the kernel tells that another program changed something.
 	checkEvery = time.Minute
 )
 
@@ -220,6 +223,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.cfg.Feed == nil {
 		grace.Reset(0)
 	}
+	rules := e.cfg.Foreign.Rules()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	var retry, save <-chan time.Time
@@ -253,10 +257,17 @@ func (e *Engine) Run(ctx context.Context) error {
 			save = nil
 			e.save()
 		case <-check.C:
-			if e.kernel.lost(e.compiler) {
-				e.log.Warn("an nftables table was deleted by somebody else; making it again", "table", e.cfg.Table)
-			}
+			e.look()
+		case <-rules:
+			e.look()
 		}
+	}
+}
+
+// look has tables that somebody took away made again.
+func (e *Engine) look() {
+	if e.kernel.lost(e.compiler) {
+		e.log.Warn("an nftables table was deleted by somebody else; making it again", "table", e.cfg.Table)
 	}
 }
 

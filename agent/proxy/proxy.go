@@ -12,6 +12,7 @@ import (
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/cni/cidr"
+	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -38,7 +39,9 @@ type Config struct {
 	Programmed func(*service.Tables)
 	Status     Status
 	Timeouts   Timeouts
-	Log        *slog.Logger
+	// Foreign tells when another program changed nftables; nil: nobody does.
+	Foreign *foreign.Watcher
+	Log     *slog.Logger
 }
 
 // DefaultTable is the nftables table's usual name.
@@ -88,8 +91,8 @@ func New(cfg Config) *Proxy {
 const (
 	retryMin = time.Second
 	retryMax = 30 * time.Second
-	// checkEvery is how often the table is looked for. Nothing tells cheaply
-	// that another program flushed the whole ruleset.
+	// checkEvery is how often the table is looked for beside the times when the kernel
+	// tells that another program changed something: it may lose what it tells.
 	checkEvery = time.Minute
 	// flowsRest is how many times longer than the search for old UDP flows
 	// took no other is made: the kernel looks through all flows, 25 ms for an
@@ -126,6 +129,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 		}
 	})
 	changed := src.Changed()
+	rules := p.cfg.Foreign.Rules()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
 	var st *state // nil: the kernel's state is not known
@@ -176,10 +180,9 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 			rested = nil
 		case <-check.C:
 			p.moveHealth(where)
-			if st != nil && !p.whole(k) {
-				p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
-				st = nil
-			}
+			st = p.unlessLost(k, st)
+		case <-rules:
+			st = p.unlessLost(k, st)
 		}
 	}
 }
@@ -295,14 +298,15 @@ func (p *Proxy) nodePortAddresses() ([]netip.Addr, error) {
 	}), err
 }
 
-// whole tells whether the tables are there.
-func (p *Proxy) whole(k *nft.Conn) bool {
+// unlessLost is what the kernel holds, nil if somebody took a table away.
+func (p *Proxy) unlessLost(k *nft.Conn, st *state) *state {
 	for _, r := range p.renderers() {
-		if !k.Intact(r.Table) {
-			return false
+		if st != nil && !k.Intact(r.Table) {
+			p.log.Warn("the nftables table was deleted by somebody else; making it again", "table", p.cfg.Table)
+			return nil
 		}
 	}
-	return true
+	return st
 }
 
 // Cleanup removes the tables. Services stop working.
