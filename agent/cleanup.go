@@ -90,8 +90,8 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 		defer links.claim.Close()
 		errs = append(errs, links.network.Cleanup(), policy.Cleanup(policyTable(cfg)))
 		if cfg.Proxy() {
-			errs = append(errs, newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, nil, nil, log).Cleanup(),
-				newDNS(cfg, nil, clients{}, nil, nil, log).Cleanup())
+			services := newProxy(cfg, host.Facts{}, nil, &metrics.Agent{}, proxy.Status{}, nil, nil, log)
+			errs = append(errs, services.Cleanup(), newDNS(cfg, nil, clients{}, nil, nil, log).Cleanup())
 		}
 	}
 	errs = append(errs, tree(cfg).RemoveTop())

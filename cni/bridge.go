@@ -91,7 +91,9 @@ func (n *Network) setGateways(br netlink.Link) error {
 // may have taken these away alone.
 func (n *Network) routePods(br netlink.Link) error {
 	for _, s := range n.stacks {
-		r := &netlink.Route{LinkIndex: br.Attrs().Index, Dst: prefixNet(s.pool.prefix.Masked()), Protocol: unix.RTPROT_KERNEL}
+		r := &netlink.Route{
+			LinkIndex: br.Attrs().Index, Dst: prefixNet(s.pool.prefix.Masked()), Protocol: unix.RTPROT_KERNEL,
+		}
 		if s.Family == nft.V4 {
 			r.Scope, r.Src = netlink.SCOPE_LINK, s.gateway().AsSlice()
 		} else {

@@ -30,7 +30,7 @@ var layers = []struct {
 		"agent/selinux",
 		"agent/tracing",
 		"agent/trust", "agent/upgrade",
-		"cni/cidr", "cni/conntrack", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet", "cni/sctptest",
+		"cni/cidr", "cni/conntrack", "cni/foreign", "cni/netconf", "cni/nft", "cni/nft/nfttest", "cni/nstest", "cni/podnet", "cni/sctptest",
 		"coordinator/auth/abac", "coordinator/auth/follow", "coordinator/auth/identity", "coordinator/auth/podref",
 		"coordinator/auth/rbac", "coordinator/auth/token", "coordinator/config", "coordinator/controller",
 		"coordinator/joinapi", "coordinator/kubelet", "coordinator/leader", "coordinator/pki", "coordinator/quota",
