@@ -17,7 +17,7 @@
 //	     ├ @node-ports ──────> own chains      │
 //	     ├ @plain ───────────> plain ──────────┤
 //	     └ @services ────────> own chains      │
-//	                                           ├ @…masquerade: mark masquerade (node ports: all)
+//	                                           ├ @…masqueraded: mark masquerade (node ports: all)
 //	                                           ├ @…pick-1..8, 16.. ─> …pick-N: dnat to
 //	                                           │    key . number at random @…backends
 //	                                           ├ @…refuse ────> no-backends: mark reject

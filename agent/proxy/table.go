@@ -36,7 +36,7 @@ func newTable(name string, f nft.Family) *table {
 		listeners: &nft.Set{Name: "listeners", Key: listener.Type(), Data: f.Target()},
 		gossip:    &nft.Set{Name: "gossip", Key: listener.Type()},
 	}
-	t.addresses.masked = &nft.Set{Name: "masquerade", Key: listener.Type()}
+	t.addresses.masked = &nft.Set{Name: "masqueraded", Key: listener.Type()}
 	return t
 }
 
