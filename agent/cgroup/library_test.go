@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup1/stats"
@@ -274,5 +275,46 @@ func TestKillFindsProcessesOfEitherSide(t *testing.T) {
 	}
 	if err := r.Delete(path); err != nil {
 		t.Error(err)
+	}
+}
+
+// A group that somebody froze ends as any other, also one below it.
+func TestKillFrozen(t *testing.T) {
+	r := open(t)
+	for _, below := range []string{"", "/container"} {
+		path := fmt.Sprintf("/shoal-test-frozen-%d", os.Getpid())
+		if err := r.Ensure(path+below, Resources{}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = r.Kill(path); _ = r.Delete(path) })
+		cmd := exec.Command("sleep", "100")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		frozen := false
+		for _, dir := range r.dirs(path + below) {
+			if err := write(dir, "cgroup.procs", fmt.Sprint(cmd.Process.Pid)); err != nil {
+				t.Fatal(err)
+			}
+			for file, state := range map[string]string{freezerState: "FROZEN", "cgroup.freeze": "1"} {
+				frozen = write(dir, file, state) == nil || frozen
+			}
+		}
+		if !frozen {
+			t.Fatal("nothing here freezes")
+		}
+		if err := r.Kill(path); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%q: the process does not end", below)
+		}
+		if err := r.Delete(path); err != nil {
+			t.Error(err)
+		}
 	}
 }

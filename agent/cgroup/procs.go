@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -50,6 +51,36 @@ func ignoreGone(err error) error {
 	return err
 }
 
+// Thaw lets the processes of a group of v1, and of the groups below it, go on that somebody
+// froze: a signal ends none before (cgroup-v1/freezer-subsystem). On v2 SIGKILL does.
+func (r *Root) Thaw(path string) error {
+	for _, dir := range r.dirs(path) {
+		if _, err := os.Stat(filepath.Join(dir, freezerState)); err != nil {
+			continue // another hierarchy, or the group is gone
+		}
+		err := filepath.WalkDir(dir, func(at string, d fs.DirEntry, err error) error {
+			if err != nil || !d.IsDir() {
+				return ignoreGone(err)
+			}
+			return thaw(filepath.Join(at, freezerState))
+		})
+		if err != nil {
+			return fmt.Errorf("thaw cgroup %s: %w", path, err)
+		}
+	}
+	return nil
+}
+
+const freezerState = "freezer.state"
+
+func thaw(file string) error {
+	state, err := os.ReadFile(file)
+	if err == nil && string(bytes.TrimSpace(state)) != "THAWED" {
+		err = os.WriteFile(file, []byte("THAWED"), 0)
+	}
+	return ignoreGone(err)
+}
+
 // killWait bounds Kill against a group that forks faster than it is killed,
 // or whose processes are stuck in the kernel.
 const killWait = 2 * time.Second
@@ -62,6 +93,9 @@ func (r *Root) Kill(path string) error {
 		if m, err := r.group2(path); err == nil {
 			_ = m.Kill()
 		}
+	}
+	if err := r.Thaw(path); err != nil {
+		return err
 	}
 	wait := time.Millisecond
 	for end := time.Now().Add(killWait); time.Now().Before(end); wait = min(2*wait, 20*time.Millisecond) {

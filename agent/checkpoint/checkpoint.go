@@ -132,7 +132,7 @@ func (s *Store[T]) write(key string, body []byte) error {
 	}
 	path := s.path(key)
 	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := s.create(tmp)
 	if err != nil {
 		return err
 	}
@@ -145,6 +145,21 @@ func (s *Store[T]) write(key string, body []byte) error {
 		return replace(tmp, path)
 	}
 	return os.Rename(tmp, path)
+}
+
+// create opens a file to write. The directory may be gone, with all that was in it: an
+// administrator had the node forget it.
+func (s *Store[T]) create(path string) (*os.File, error) {
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	f, err := os.OpenFile(path, flags, 0o600)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return f, err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, err
+	}
+	clear(s.last)
+	return os.OpenFile(path, flags, 0o600)
 }
 
 // replace is rename(2) without what ext4 does beside it: it begins to write a file to the

@@ -333,3 +333,20 @@ func TestVolatile(t *testing.T) {
 		}
 	}
 }
+
+// An administrator deletes what a node keeps while it runs: it keeps on, also what it has
+// kept before.
+func TestDirectoryGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pods")
+	s, _ := openIn(t, dir, keysOf(t, "a"))
+	put(t, s, "a", "one")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, "b", "two")
+	put(t, s, "a", "one")
+	all, err := s.All()
+	if err != nil || len(all) != 2 || all["a"].S != "one" {
+		t.Errorf("%v, %v", all, err)
+	}
+}

@@ -42,7 +42,12 @@ func (m *Manager) Stop(ctx context.Context, id string, grace time.Duration) erro
 			return err
 		}
 	}
-	if err := signal(c, unix.SIGKILL); err != nil {
+	err = signal(c, unix.SIGKILL)
+	if err == nil {
+		// The pod's group, or the container's in it, may be frozen.
+		err = m.cfg.Cgroups.Thaw(filepath.Dir(c.Cgroup))
+	}
+	if err != nil {
 		return fmt.Errorf("kill container %q: %w", c.ID, err)
 	}
 	gone, err := m.waitFor(ctx, s, killWait)
