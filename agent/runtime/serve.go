@@ -46,17 +46,24 @@ func (r *Runtime) Run(ctx context.Context) error {
 	web := &http.Server{Handler: r.serveImages(), ReadHeaderTimeout: 10 * time.Second,
 		MaxHeaderBytes: 16 << 10}
 	var wg sync.WaitGroup
-	errs := make(chan error, 2)
+	errs := make(chan error, 3)
 	wg.Go(func() { errs <- server.Serve(criListener) })
 	wg.Go(func() { errs <- web.Serve(imgListener) })
-	wg.Go(func() { r.importArchives(ctx) })
-	wg.Go(func() { r.tellHoles(ctx) })
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { errs <- r.whileWhole(running) })
+	wg.Go(func() { r.importArchives(running) })
+	wg.Go(func() { r.tellHoles(running) })
 	var failed error
 	select {
 	case <-ctx.Done():
 	case err := <-errs:
+		if ctx.Err() != nil {
+			break
+		}
 		failed = fmt.Errorf("serve container runtime: %w", err)
 	}
+	cancel()
 	server.Stop()
 	web.Close()
 	wg.Wait()
