@@ -469,6 +469,9 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if n.local != nil {
 		list = append(list, n.local.tasks(n.base, n.drivers, n.volumes.TellHealth)...)
 	}
+	if host.FindsAddress(n.cfg.NodeIP) {
+		list = append(list, task{"address of the node", n.followAddress})
+	}
 	if n.ownNetwork != nil || n.cfg.Proxy() {
 		list = append(list, task{"changes by others", n.followOthers})
 	}
@@ -494,6 +497,24 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		list = append(list, task{"kubelet API", n.kubelet.Run})
 	}
 	return list, nil
+}
+
+// followAddress ends the agent once this machine has another address than it began with: who
+// started it starts it again, with the one of now. Pods run on.
+func (n whole) followAddress(ctx context.Context) error {
+	had := addrs(n.facts.IPs)
+	now, err := process.Moved(ctx, had, func() ([]netip.Addr, error) {
+		facts, err := host.Look(n.cfg.RootDir, "", familiesOf(n.cfg)...)
+		return addrs(facts.IPs), err
+	})
+	if err != nil {
+		n.log.Warn("a change of this machine's address is found at the next start only", "err", err)
+		return nil
+	}
+	if len(now) > 0 {
+		return fmt.Errorf("this machine has the address %v now, instead of %v: the agent starts again with it", now, had)
+	}
+	return nil
 }
 
 // followOthers tells what other programs do to the network. Where the kernel does not tell,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -32,7 +33,7 @@ func advertiseAddress(cfg config.Config) (net.IP, error) {
 		return net.ParseIP(cfg.AdvertiseAddress), nil
 	}
 	bind := net.ParseIP(cfg.BindAddress)
-	if !bind.IsUnspecified() {
+	if !findsAddress(cfg) {
 		return bind, nil
 	}
 	ip, err := utilnet.ResolveBindAddress(bind)
@@ -43,6 +44,31 @@ func advertiseAddress(cfg config.Config) (net.IP, error) {
 		return nil, fmt.Errorf("find the machine's address: %w (set --advertise-address)", err)
 	}
 	return ip, nil
+}
+
+// findsAddress tells whether advertiseAddress looks for one.
+func findsAddress(cfg config.Config) bool {
+	return cfg.AdvertiseAddress == "" && net.ParseIP(cfg.BindAddress).IsUnspecified()
+}
+
+// followAddress ends the coordinator once this machine has another address than it began
+// with: who started it starts it again, with the one of now.
+func (s parts) followAddress(ctx context.Context) error {
+	had := []netip.Addr{s.server().Addr()}
+	now, err := process.Moved(ctx, had, func() ([]netip.Addr, error) {
+		ip, err := advertiseAddress(s.cfg)
+		a, _ := netip.AddrFromSlice(ip)
+		return []netip.Addr{a.Unmap()}, err
+	})
+	if err != nil {
+		s.log.Warn("a change of this machine's address is found at the next start only", "err", err)
+		return nil
+	}
+	if len(now) > 0 {
+		return fmt.Errorf("this machine has the address %s now, instead of %s: the coordinator starts again with it",
+			now[0], had[0])
+	}
+	return nil
 }
 
 // external is host:port of the API as others reach it.

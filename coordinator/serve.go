@@ -83,12 +83,15 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		Quick:    func() bool { return s.store.Embedded() && s.store.Several() },
 		Log:      s.log,
 	}
-	var ofMembers []func(context.Context) error
+	var first []func(context.Context) error
 	if s.members != nil {
-		ofMembers = append(ofMembers, s.watchRestored, unfailing(s.members.Forget), unfailing(s.showAddress),
+		first = append(first, s.watchRestored, unfailing(s.members.Forget), unfailing(s.showAddress),
 			unfailing(s.snapshots.Run))
 	}
-	return append(ofMembers, []func(context.Context) error{
+	if findsAddress(s.cfg) {
+		first = append(first, s.followAddress)
+	}
+	return append(first, []func(context.Context) error{
 		s.announce,
 		s.gossip.Run,
 		s.store.FollowEncryption,

@@ -28,6 +28,10 @@ type Facts struct {
 	MachineID, SystemUUID, BootID, Kernel, OSImage string
 }
 
+// FindsAddress tells whether Look finds the node's addresses by the default route, ip being
+// what is configured.
+func FindsAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" }
+
 // Look reads the machine's facts. disk is the directory whose filesystem pods
 // use; ip, an address or one of each family with a comma between, overrides what is found
 // of its family; families are AF_INET and AF_INET6, the primary one first.
@@ -58,7 +62,7 @@ func Look(disk, ip string, families ...int) (Facts, error) {
 		f.SystemUUID = f.MachineID
 	}
 	f.OSImage = osImage()
-	if ip != "" && ip != "0.0.0.0" { // which is the default route's, too
+	if !FindsAddress(ip) {
 		for one := range strings.SplitSeq(ip, ",") {
 			f.IPs = append(f.IPs, strings.TrimSpace(one))
 		}

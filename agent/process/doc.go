@@ -9,6 +9,7 @@
 //	timers.go   timers of an idle process wait for each other
 //	stack.go    goroutines of requests begin with the stack that they need
 //	clock.go    somebody has set the clock
+//	address.go  the machine has another address than it began with
 //	trim.go     memory that only a start or a burst needed goes back
 //	manual.go   manual pages and completions of the command, for packages
 //	output.go   the beginning of what a program says
