@@ -47,6 +47,7 @@ var scenarios = []scenario{
 	{"quotas", runQuotas},
 	{"sctp", runSCTP},
 	{"jumps", runJumps},
+	{"addresses", runAddresses},
 	{"powercuts", runPowerCuts},
 	{"skew", runSkew},
 	{"chaos", runChaos},
@@ -65,7 +66,7 @@ func main() {
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
 		"run only these scenarios, separated by commas: core, systemd, package, upgrade, upgrades, join, rotation, coordinators, blackout, reboots, "+
-			"fencing, clocks, cgroup2, selinux, quotas, sctp, jumps, powercuts, skew or chaos")
+			"fencing, clocks, cgroup2, selinux, quotas, sctp, jumps, addresses, powercuts, skew or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
