@@ -28,7 +28,8 @@ func runAddresses(ctx context.Context, r *rig) (err error) {
 		return err
 	}
 	defer r.showNodes(c)
-	if !r.script(ctx, c.first, "a pod of a Service runs on each", apply(strings.Replace(web, "replicas: 2", "replicas: 3", 1))+
+	three := apply(strings.Replace(web, "replicas: 2", "replicas: 3", 1))
+	if !r.script(ctx, c.first, "a pod of a Service runs on each", three+
 		"kubectl expose deployment web --port=80 --target-port=8080\n"+
 		"until_ 120 kubectl rollout status deployment/web --timeout=5s\nkubectl get pods -o wide --no-headers") {
 		return nil
@@ -91,7 +92,7 @@ field endpointslice/kubernetes '.endpoints[*].addresses[0]'`, nodeName(m), to)
 				return "", err
 			}
 			for _, each := range c.all() {
-				asks := fmt.Sprintf("for i in 1 2 3 4 5 6 7 8 9 10; do curl -s -S -m 2 -o /dev/null http://%s/; done", ip)
+				asks := fmt.Sprintf("for i in $(seq 10); do curl -s -S -m 2 -o /dev/null http://%s/; done", ip)
 				took, err := until(ctx, each, began, movedTime, asks)
 				if err != nil {
 					return "", fmt.Errorf("%s asks the Service: %w", nodeName(each), err)
