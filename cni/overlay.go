@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -24,7 +23,10 @@ const (
 	Direct      Path = "direct"    // a route by the node's address, on a network that both are on
 	VXLAN       Path = "vxlan"     // in UDP, through routers (RFC 7348)
 	WireGuard   Path = "wireguard" // in UDP, encrypted, also through address translation
-	Relayed     Path = "relay"     // by WireGuard to a third node, and from there to the peer
+	Relayed     Path = "relay"     // by WireGuard within WireGuard to a third node, which cannot read it
+	// RelayedClear is by WireGuard to a third node, which can read it, and from there to the
+	// peer: one of the two knows no other way.
+	RelayedClear Path = "relay-clear"
 )
 
 // End is what counts of one of two nodes for the path between them.
@@ -77,15 +79,15 @@ type overlay struct {
 	mu   sync.Mutex
 	self Self
 	conn *nft.Conn
-	// fenced is what the tables of vxlan.go hold, by the outer family.
-	fenced map[nft.Family]string
+	// fenced is what the tables hold that keep strangers out of tunnels.
+	fenced map[nft.Table]string
 	begun  bool // what earlier processes left was looked for
 	most   int  // MTU of the narrowest tunnel in use; 0: none
-	// since and endpoints are what wireguard.go was told last of each peer.
-	since     map[Key]time.Time
-	endpoints map[Key]netip.AddrPort
-	names     map[Key]string // of the nodes that were seen with keys first
-	relayed   map[Key]bool   // whose packets another node hands on now
+	outer  tunnel
+	inner  tunnel // within the outer one, through a third node (inner.go)
+	nested bool   // there may be something of the inner one
+	// relayed are the peers whose packets another node hands on now.
+	relayed map[Key]Path
 }
 
 // Self is this node.
@@ -113,6 +115,7 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 	n.overlay.mu.Lock()
 	defer n.overlay.mu.Unlock()
 	n.overlay.self = self
+	n.nameTunnels()
 	var direct []Peer
 	ways := map[Path][]way{}
 	paths := map[string]Path{}
@@ -139,16 +142,21 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 		}
 	}
 	if keyed := ways[WireGuard]; len(keyed) > 0 {
-		ways[WireGuard] = n.byKey(keyed)
+		ways[WireGuard] = n.overlay.outer.byKey(keyed)
 	}
 	routes := tunnelRoutes{}
 	n.overlay.relayed = nil
 	// What leads through a tunnel from now on replaces a route, and is there before
 	// others go: no packet is without a way.
-	errs = append(errs, n.syncVXLAN(ways[VXLAN], routes), n.syncWireGuard(ways[WireGuard], routes))
+	errs = append(errs, n.syncVXLAN(ways[VXLAN], routes))
+	inner, err := n.syncWireGuard(ways[WireGuard], routes)
+	errs = append(errs, err)
+	if len(inner) > 0 {
+		ways[Relayed] = inner
+	}
 	for _, w := range ways[WireGuard] {
-		if n.overlay.relayed[w.peer.Key] {
-			paths[w.peer.Name] = Relayed
+		if path, relayed := n.overlay.relayed[w.peer.Key]; relayed {
+			paths[w.peer.Name] = path
 		}
 	}
 	errs = append(errs, routes.replace(), n.SyncRoutes(direct), n.removeTunnelRoutes(routes))
@@ -156,7 +164,7 @@ func (n *Network) SyncPeers(self Self, peers []Peer) (map[string]Path, error) {
 		n.setMost(nil)
 		return paths, errors.Join(errs...)
 	}
-	errs = append(errs, n.tidyVXLAN(ways[VXLAN]), n.tidyWireGuard(ways[WireGuard]))
+	errs = append(errs, n.tidyVXLAN(ways[VXLAN]), n.tidyInner(inner), n.tidyTunnel(&n.overlay.outer, ways[WireGuard]))
 	n.overlay.begun = errors.Join(errs...) == nil
 	n.setMost(ways)
 	return paths, errors.Join(errs...)
@@ -205,9 +213,9 @@ func (n *Network) shares(p Peer) (shared, known bool) {
 // byKey makes one way of those of one key, which has all ranges of its node. A key that
 // another node shows too, which is a lie of one of them, stays with the first that was seen
 // with it: it proves itself only where packets arrive.
-func (n *Network) byKey(ways []way) (out []way) {
-	if n.overlay.names == nil {
-		n.overlay.names = map[Key]string{}
+func (t *tunnel) byKey(ways []way) (out []way) {
+	if t.names == nil {
+		t.names = map[Key]string{}
 	}
 	there := map[Key]map[string]bool{}
 	for _, w := range ways {
@@ -216,17 +224,17 @@ func (n *Network) byKey(ways []way) (out []way) {
 		}
 		there[w.peer.Key][w.peer.Name] = true
 	}
-	for k, name := range n.overlay.names {
+	for k, name := range t.names {
 		if !there[k][name] {
-			delete(n.overlay.names, k)
+			delete(t.names, k)
 		}
 	}
 	at := map[Key]int{}
 	for _, w := range ways {
-		if _, seen := n.overlay.names[w.peer.Key]; !seen {
-			n.overlay.names[w.peer.Key] = w.peer.Name
+		if _, seen := t.names[w.peer.Key]; !seen {
+			t.names[w.peer.Key] = w.peer.Name
 		}
-		if n.overlay.names[w.peer.Key] != w.peer.Name {
+		if t.names[w.peer.Key] != w.peer.Name {
 			continue
 		}
 		if i, known := at[w.peer.Key]; known {
@@ -424,16 +432,17 @@ func (w way) mtu(path Path) int {
 // overhead is what a tunnel adds to a packet: an IP header, one of UDP (8 bytes), and
 // VXLAN's with the frame's own (8 + 14; RFC 7348, section 5), or WireGuard's with its
 // tag (16 + 16; the protocol's paper, section 5.4.6). The address that WireGuard has of
-// a peer may change its family, so that the larger one counts.
+// a peer may change its family, so that the larger one counts, but in the inner tunnel.
 func overhead(path Path, outer netip.Addr) int {
 	const ip4, ip6 = 20, 40
-	if path == WireGuard {
-		return ip6 + 8 + 32
+	ip, tunnel := ip4, 8+22
+	if outer.Is6() || path == WireGuard {
+		ip = ip6
 	}
-	if outer.Is6() {
-		return ip6 + 8 + 22
+	if path == WireGuard || path == Relayed {
+		tunnel = 8 + 32
 	}
-	return ip4 + 8 + 22
+	return ip + tunnel
 }
 
 // podMTU is that of pods which are connected now; n.mu is held.

@@ -61,7 +61,7 @@ func TestOverhead(t *testing.T) {
 		path  Path
 		outer netip.Addr
 		want  int
-	}{{VXLAN, v4, 50}, {VXLAN, v6, 70}, {WireGuard, v4, 80}, {WireGuard, v6, 80}} {
+	}{{VXLAN, v4, 50}, {VXLAN, v6, 70}, {WireGuard, v4, 80}, {WireGuard, v6, 80}, {Relayed, v4, 60}, {Relayed, v6, 80}} {
 		if got := overhead(c.path, c.outer); got != c.want {
 			t.Errorf("%s by %s: %d", c.path, c.outer, got)
 		}

@@ -28,6 +28,9 @@ type Peer struct {
 	// Key and Port are of its WireGuard.
 	Key  Key
 	Port uint16
+	// Inner is the key of its inner tunnel. Zero: it knows none, and what is handed on to it
+	// is for the one between to read.
+	Inner Key
 	// Relay is the key of the peer that hands on packets to and from this one while there is
 	// no session with it, and it with none of both ends: both are hidden. Zero: there is none.
 	Relay Key

@@ -260,7 +260,7 @@ func (n *Network) tidyVXLAN(ways []way) error {
 		}
 		err := deleteVXLAN(n.vxlanName(outer))
 		if err == nil {
-			err = n.unfence(outer)
+			err = n.overlay.unfence(n.fenceTable(outer))
 		}
 		errs = append(errs, err)
 	}
@@ -332,28 +332,33 @@ func (n *Network) fence(outer nft.Family, ways []way) error {
 	for _, w := range ways {
 		nodes = append(nodes, w.outer)
 	}
-	slices.SortFunc(nodes, netip.Addr.Compare)
-	nodes = slices.Compact(nodes)
-	o := &n.overlay
-	text := fmt.Sprint(nodes)
-	if o.conn == nil {
-		c, err := nft.Open()
-		if err != nil {
-			return err
-		}
-		o.conn = c
+	return n.overlay.setFence(n.fenceObjects(outer, nodes))
+}
+
+// setFence writes a table that does not hold this.
+func (o *overlay) setFence(want nft.Objects) error {
+	if err := o.open(); err != nil {
+		return err
 	}
-	if o.fenced[outer] == text && o.conn.Intact(n.fenceTable(outer)) {
+	text := want.String()
+	if o.fenced[want.Table] == text && o.conn.Intact(want.Table) {
 		return nil
 	}
-	if err := o.conn.Reset(n.fenceObjects(outer, nodes)); err != nil {
+	if err := o.conn.Reset(want); err != nil {
 		return err
 	}
 	if o.fenced == nil {
-		o.fenced = map[nft.Family]string{}
+		o.fenced = map[nft.Table]string{}
 	}
-	o.fenced[outer] = text
+	o.fenced[want.Table] = text
 	return nil
+}
+
+func (o *overlay) open() (err error) {
+	if o.conn == nil {
+		o.conn, err = nft.Open()
+	}
+	return err
 }
 
 func (n *Network) fenceObjects(outer nft.Family, nodes []netip.Addr) nft.Objects {
@@ -375,17 +380,12 @@ func (n *Network) fenceObjects(outer nft.Family, nodes []netip.Addr) nft.Objects
 	return o
 }
 
-func (n *Network) unfence(outer nft.Family) error {
-	o := &n.overlay
-	if o.conn == nil {
-		c, err := nft.Open()
-		if err != nil {
-			return err
-		}
-		o.conn = c
+func (o *overlay) unfence(t nft.Table) error {
+	if err := o.open(); err != nil {
+		return err
 	}
-	delete(o.fenced, outer)
-	if err := o.conn.Delete(n.fenceTable(outer)); err != nil {
+	delete(o.fenced, t)
+	if err := o.conn.Delete(t); err != nil {
 		return err
 	}
 	if len(o.fenced) == 0 {

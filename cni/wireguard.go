@@ -35,12 +35,37 @@ const settled = 180 * time.Second
 
 // One interface has all encrypted tunnels, of both families: the kernel's where it has
 // WireGuard, else a TUN interface of shoal-tunnel. Both go on without this process, and
-// both take a packet from a peer only if its source is in that peer's ranges.
+// both take a packet from a peer only if its source is in that peer's ranges. A second one
+// is for peers that others hand packets on to (inner.go).
 
-// wireguardName is the interface's name.
-func (n *Network) wireguardName() string {
-	const suffix, most = "-wg", unix.IFNAMSIZ - 1
+// tunnel is an interface of WireGuard, with what it was told last of each peer.
+type tunnel struct {
+	name, socket string
+	key          Key // private
+	port         uint16
+	since        map[Key]time.Time
+	endpoints    map[Key]netip.AddrPort
+	names        map[Key]string // of the nodes that were seen with keys first
+}
+
+// tunnelName is an interface's name.
+func (n *Network) tunnelName(suffix string) string {
+	const most = unix.IFNAMSIZ - 1
 	return n.cfg.Bridge[:min(len(n.cfg.Bridge), most-len(suffix))] + suffix
+}
+
+func (n *Network) wireguardName() string { return n.tunnelName("-wg") }
+
+// nameTunnels tells the tunnels of WireGuard what this node has for them.
+func (n *Network) nameTunnels() {
+	cfg, o := n.cfg.Overlay, &n.overlay
+	o.outer.name, o.outer.socket = n.wireguardName(), cfg.Socket
+	o.outer.key, o.outer.port = o.self.Key, cfg.WireGuardPort
+	o.inner.name, o.inner.socket = n.tunnelName("-wg-in"), ""
+	if cfg.Socket != "" {
+		o.inner.socket = cfg.Socket + ".inner"
+	}
+	o.inner.key, o.inner.port = InnerKey(o.self.Key), InnerPort(cfg.WireGuardPort)
 }
 
 // tunnelDevice is what has WireGuard's configuration: the kernel, or shoal-tunnel.
@@ -49,64 +74,108 @@ type tunnelDevice interface {
 	write(wgtypes.Config) error
 }
 
-// syncWireGuard makes the interface and its peers, and adds their routes.
-func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) error {
+// syncWireGuard makes the interfaces and their peers, and adds their routes. It returns the
+// ways of the peers that are reached by the inner tunnel.
+func (n *Network) syncWireGuard(ways []way, routes tunnelRoutes) (inner []way, err error) {
 	if len(ways) == 0 {
-		return nil
+		return nil, nil
 	}
-	link, device, err := n.wireguardDevice()
+	outer := &n.overlay.outer
+	link, device, err := n.openTunnel(outer, WireGuard, ways)
 	if err != nil {
-		return fmt.Errorf("encrypted tunnel: %w", err)
-	}
-	mtu := ways[0].mtu(WireGuard)
-	for _, w := range ways {
-		mtu = min(mtu, w.mtu(WireGuard))
-	}
-	if err := n.dressTunnel(link, mtu); err != nil {
-		return fmt.Errorf("encrypted tunnel: %w", err)
+		return nil, fmt.Errorf("encrypted tunnel: %w", err)
 	}
 	have, err := device.read()
 	if err != nil {
-		return fmt.Errorf("encrypted tunnel: %w", err)
+		return nil, fmt.Errorf("encrypted tunnel: %w", err)
 	}
 	now := time.Now()
-	if change := n.wireguardChange(have, n.relay(have, ways, now), now); change != nil {
-		if err := device.write(*change); errors.Is(err, unix.EADDRINUSE) {
-			return fmt.Errorf("encrypted tunnel: UDP port %d is somebody else's, choose another for it: %w",
-				n.cfg.Overlay.WireGuardPort, err)
-		} else if err != nil {
-			return fmt.Errorf("encrypted tunnel: %w", err)
-		}
-	}
 	for _, w := range ways {
 		routes.add(n, w, link.Attrs().Index)
 	}
-	return nil
+	by, inner := n.relay(have, ways, link.Attrs().Index, now)
+	// Nobody hands on what does not go into the inner tunnel.
+	innerErr := n.openInner(inner, link.Attrs().Index, routes)
+	if innerErr != nil {
+		by, inner, n.overlay.relayed = ways, nil, nil
+	}
+	if err := outer.configure(device, outer.change(have, by, now)); err != nil {
+		return nil, errors.Join(innerErr, fmt.Errorf("encrypted tunnel: %w", err))
+	}
+	if innerErr == nil {
+		innerErr = n.syncInner(inner, now)
+	}
+	if innerErr != nil {
+		return inner, fmt.Errorf("encrypted tunnel through another node: %w", innerErr)
+	}
+	return inner, nil
 }
 
-// relay moves the ranges of hidden peers without a session to the peer that hands their
-// packets on. They stay peers, without ranges: both ends go on trying to reach each other,
-// at the addresses where the third sees them, and routers that translate each packet of a
-// port alike let that through once both have begun. From the first handshake on the ranges
-// are the peer's own. Both ends see it, and its end, at the same time.
-func (n *Network) relay(have *wgtypes.Device, ways []way, now time.Time) []way {
-	n.overlay.relayed = map[Key]bool{}
+// openTunnel makes a tunnel's interface, or finds it, and gives it what all of a kind have.
+func (n *Network) openTunnel(t *tunnel, path Path, ways []way) (netlink.Link, tunnelDevice, error) {
+	link, device, err := n.wireguardDevice(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	mtu := ways[0].mtu(path)
+	for _, w := range ways {
+		mtu = min(mtu, w.mtu(path))
+	}
+	return link, device, n.dressTunnel(link, mtu)
+}
+
+// configure tells a device what differs from what it has; nothing does where change is nil.
+func (t *tunnel) configure(device tunnelDevice, change *wgtypes.Config) error {
+	if change == nil {
+		return nil
+	}
+	err := device.write(*change)
+	if errors.Is(err, unix.EADDRINUSE) {
+		return fmt.Errorf("UDP port %d is somebody else's, choose another for it: %w", t.port, err)
+	}
+	return err
+}
+
+// relay finds the hidden peers without a session, and gives the peer that hands their
+// packets on what it needs for that: the address of the peer's inner tunnel, or all of its
+// ranges where it knows none. They stay peers, and both ends go on trying to reach each
+// other, at the addresses where the third sees them; routers that translate each packet of a
+// port alike let that through once both have begun. From the first handshake on nobody is
+// between. Both ends see it, and its end, at the same time. It returns the peers of the
+// outer tunnel, which is the interface link, and those of the inner one.
+func (n *Network) relay(have *wgtypes.Device, ways []way, link int, now time.Time) (outer, inner []way) {
+	n.overlay.relayed = map[Key]Path{}
 	at := map[Key]int{}
 	for i, w := range ways {
 		at[w.peer.Key] = i
 	}
-	out := slices.Clone(ways)
-	for i := range out {
-		p := &out[i].peer
-		by, there := at[p.Relay]
-		if p.Relay == (Key{}) || !there || hasSession(have, p.Key, now) {
+	outer = slices.Clone(ways)
+	for i := range outer {
+		p := &outer[i].peer
+		if !p.Self.Hidden || !p.End.Hidden || hasSession(have, p.Key, now) {
 			continue
 		}
-		out[by].peer.PodCIDRs = append(slices.Clone(out[by].peer.PodCIDRs), p.PodCIDRs...)
+		by, there := at[p.Relay]
+		there = there && p.Relay != Key{}
+		in, nested := n.innerWay(ways[i], link)
+		// One that has begun stays as it is while there is nobody between.
+		if nested && (there || n.overlay.inner.knows(in.peer.Key)) {
+			inner = append(inner, in)
+		}
+		if !there {
+			continue
+		}
+		through := &outer[by].peer
+		if nested {
+			through.PodCIDRs = append(slices.Clone(through.PodCIDRs), netip.PrefixFrom(in.outer, in.outer.BitLen()))
+			n.overlay.relayed[p.Key] = Relayed
+			continue
+		}
+		through.PodCIDRs = append(slices.Clone(through.PodCIDRs), p.PodCIDRs...)
 		p.PodCIDRs = nil
-		n.overlay.relayed[p.Key] = true
+		n.overlay.relayed[p.Key] = RelayedClear
 	}
-	return out
+	return outer, inner
 }
 
 func hasSession(have *wgtypes.Device, key Key, now time.Time) bool {
@@ -144,9 +213,8 @@ func (n *Network) Sighted() (map[Key]netip.AddrPort, error) {
 }
 
 // wireguardDevice finds the interface, or makes it.
-func (n *Network) wireguardDevice() (netlink.Link, tunnelDevice, error) {
-	name := n.wireguardName()
-	user := uapi{n.cfg.Overlay.Socket}
+func (n *Network) wireguardDevice(t *tunnel) (netlink.Link, tunnelDevice, error) {
+	name, user := t.name, uapi{t.socket}
 	l, err := netlink.LinkByName(name)
 	if err == nil {
 		switch l.Type() {
@@ -194,10 +262,10 @@ func (n *Network) startTunnel(name string, user uapi) error {
 	if o.Program == "" {
 		return errors.New("the kernel has no WireGuard, and there is no program that has")
 	}
-	if err := os.MkdirAll(filepath.Dir(o.Socket), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(user.socket), 0o755); err != nil {
 		return err
 	}
-	cmd := exec.Command(o.Program, "-interface", name, "-socket", o.Socket, "-root", o.Socket+".root")
+	cmd := exec.Command(o.Program, "-interface", name, "-socket", user.socket, "-root", user.socket+".root")
 	cmd.Dir, cmd.Env, cmd.Stderr = "/", []string{}, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -229,15 +297,26 @@ func (n *Network) startTunnel(name string, user uapi) error {
 	}
 }
 
-// wireguardChange is what differs from what it is to be; nil: nothing does.
-func (n *Network) wireguardChange(have *wgtypes.Device, ways []way, now time.Time) *wgtypes.Config {
+// identity is what differs of the node's own part; nil: nothing does.
+func (t *tunnel) identity(have *wgtypes.Device) *wgtypes.Config {
 	var change wgtypes.Config
-	self := n.overlay.self
-	if have.PrivateKey != self.Key {
-		change.PrivateKey = &self.Key
+	if key := t.key; have.PrivateKey != key {
+		change.PrivateKey = &key
 	}
-	if port := int(n.cfg.Overlay.WireGuardPort); have.ListenPort != port {
+	if port := int(t.port); have.ListenPort != port {
 		change.ListenPort = &port
+	}
+	if change.PrivateKey == nil && change.ListenPort == nil {
+		return nil
+	}
+	return &change
+}
+
+// change is what differs from what it is to be; nil: nothing does.
+func (t *tunnel) change(have *wgtypes.Device, ways []way, now time.Time) *wgtypes.Config {
+	var change wgtypes.Config
+	if own := t.identity(have); own != nil {
+		change = *own
 	}
 	there := map[Key]wgtypes.Peer{}
 	for _, p := range have.Peers {
@@ -246,11 +325,11 @@ func (n *Network) wireguardChange(have *wgtypes.Device, ways []way, now time.Tim
 	for _, w := range ways {
 		p, known := there[w.peer.Key]
 		delete(there, w.peer.Key)
-		if n.cameBack(w.peer, p) && known {
+		if t.cameBack(w.peer, p) && known {
 			change.Peers = append(change.Peers, removal(w.peer.Key))
 			p, known = wgtypes.Peer{}, false
 		}
-		if c := n.peerChange(w, p, known, now); c != nil {
+		if c := t.peerChange(w, p, known, now); c != nil {
 			change.Peers = append(change.Peers, *c)
 		}
 	}
@@ -280,7 +359,7 @@ func compareBool(a, b bool) int {
 }
 
 // peerChange is what differs of one peer; nil: nothing.
-func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time) *wgtypes.PeerConfig {
+func (t *tunnel) peerChange(w way, have wgtypes.Peer, known bool, now time.Time) *wgtypes.PeerConfig {
 	c := wgtypes.PeerConfig{PublicKey: w.peer.Key, UpdateOnly: known, ReplaceAllowedIPs: true}
 	differs := !known
 	for _, r := range w.peer.PodCIDRs {
@@ -299,16 +378,16 @@ func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time
 		c.PersistentKeepaliveInterval, differs = &beat, true
 	}
 	if to := w.endpoint(); to.IsValid() {
-		before := n.overlay.endpoints[w.peer.Key]
+		before := t.endpoints[w.peer.Key]
 		moved := known && !w.peer.At.IsValid() && before != to && before.IsValid()
 		lost := known && !isRecent(have.LastHandshakeTime, now) && endpointOf(have) != to
 		if !known || moved || lost {
 			c.Endpoint, differs = net.UDPAddrFromAddrPort(to), true
 		}
-		if n.overlay.endpoints == nil {
-			n.overlay.endpoints = map[Key]netip.AddrPort{}
+		if t.endpoints == nil {
+			t.endpoints = map[Key]netip.AddrPort{}
 		}
-		n.overlay.endpoints[w.peer.Key] = to
+		t.endpoints[w.peer.Key] = to
 	}
 	if !differs {
 		return nil
@@ -319,15 +398,15 @@ func (n *Network) peerChange(w way, have wgtypes.Peer, known bool, now time.Time
 // cameBack tells whether a peer was away since the last handshake with it. It may know
 // nothing of the session that there was, and takes its time to say so: then it is
 // forgotten here too. That a peer was there when this process began says nothing.
-func (n *Network) cameBack(p Peer, have wgtypes.Peer) bool {
+func (t *tunnel) cameBack(p Peer, have wgtypes.Peer) bool {
 	if p.Since.IsZero() {
 		return false
 	}
-	if n.overlay.since == nil {
-		n.overlay.since = map[Key]time.Time{}
+	if t.since == nil {
+		t.since = map[Key]time.Time{}
 	}
-	before, known := n.overlay.since[p.Key]
-	n.overlay.since[p.Key] = p.Since
+	before, known := t.since[p.Key]
+	t.since[p.Key] = p.Since
 	return known && before != p.Since && have.LastHandshakeTime.Before(p.Since)
 }
 
@@ -367,27 +446,30 @@ func sameNets(a, b []net.IPNet) bool {
 	return slices.Equal(texts(a), texts(b))
 }
 
-// tidyWireGuard removes the interface when no peer needs it: shoal-tunnel ends with it.
-func (n *Network) tidyWireGuard(ways []way) error {
-	for key := range n.overlay.since {
+// tidyTunnel removes an interface when no peer needs it: shoal-tunnel ends with it.
+func (n *Network) tidyTunnel(t *tunnel, ways []way) error {
+	for key := range t.since {
 		if !slices.ContainsFunc(ways, func(w way) bool { return w.peer.Key == key }) {
-			delete(n.overlay.since, key)
-			delete(n.overlay.endpoints, key)
+			delete(t.since, key)
+		}
+	}
+	for key := range t.endpoints {
+		if !slices.ContainsFunc(ways, func(w way) bool { return w.peer.Key == key }) {
+			delete(t.endpoints, key)
 		}
 	}
 	if len(ways) > 0 {
 		return nil
 	}
-	l, err := netlink.LinkByName(n.wireguardName())
+	l, err := netlink.LinkByName(t.name)
 	if err != nil || l.Type() != "wireguard" && l.Type() != "tuntap" {
 		return nil // none, or somebody else's
 	}
-	if err := deleteLink(n.wireguardName()); err != nil {
+	if err := deleteLink(t.name); err != nil {
 		return err
 	}
-	if n.cfg.Overlay.Socket == "" || l.Type() != "tuntap" {
+	if t.socket == "" || l.Type() != "tuntap" {
 		return nil
 	}
-	return errors.Join(uapi{n.cfg.Overlay.Socket}.gone(), os.RemoveAll(n.cfg.Overlay.Socket),
-		os.RemoveAll(n.cfg.Overlay.Socket+".root"))
+	return errors.Join(uapi{t.socket}.gone(), os.RemoveAll(t.socket), os.RemoveAll(t.socket+".root"))
 }

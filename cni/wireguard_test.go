@@ -2,6 +2,7 @@ package cni
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -260,8 +261,9 @@ func FuzzTunnelAnswer(f *testing.F) {
 	})
 }
 
-// TestRelayWithoutSession: a hidden peer's ranges are those of the one that hands packets on,
-// until there is a session with the peer itself; it stays a peer, spoken to where it is seen.
+// TestRelayWithoutSession: the ranges of a hidden peer that knows no inner tunnel are those of
+// the one that hands packets on, until there is a session with the peer itself; it stays a
+// peer, spoken to where it is seen.
 func TestRelayWithoutSession(t *testing.T) {
 	now := time.Now()
 	relay, hidden, other := newKey(t), newKey(t), newKey(t)
@@ -293,12 +295,16 @@ func TestRelayWithoutSession(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n := &Network{}
-			got := n.relay(&wgtypes.Device{Peers: c.have}, ways, now)
+			got, inner := n.relay(&wgtypes.Device{Peers: c.have}, ways, 1, now)
 			if !slices.Equal(ranges(got), c.want) {
 				t.Errorf("%q, want %q", ranges(got), c.want)
 			}
-			if n.overlay.relayed[hidden] != (c.want[0] == "") || n.overlay.relayed[other] {
-				t.Errorf("relayed: %v", n.overlay.relayed)
+			want := map[Key]Path{}
+			if c.want[0] == "" {
+				want[hidden] = RelayedClear
+			}
+			if !maps.Equal(n.overlay.relayed, want) || len(inner) > 0 {
+				t.Errorf("relayed: %v, within: %v", n.overlay.relayed, inner)
 			}
 			if got[0].endpoint() != at {
 				t.Errorf("it is spoken to at %s, want %s", got[0].endpoint(), at)

@@ -130,6 +130,19 @@ func FromGroup(group uint32) Statement {
 	return comparison{meta("iifgroup", nftables.TypeDevGroup, expr.MetaKeyIIFGROUP), false, native(group)}
 }
 
+// FromInterface holds for packets that came by an interface.
+func FromInterface(name string) Statement {
+	return comparison{iifName(), false, Data{}.Interface(name)}
+}
+
+// SaddrBy holds for packets whose source this machine reaches by an interface.
+func SaddrBy(name string) Statement {
+	by := Field{"fib saddr oifname", nftables.TypeIFName, func(register uint32) expr.Any {
+		return &expr.Fib{Register: register, FlagSADDR: true, ResultOIFNAME: true}
+	}}
+	return comparison{by, false, Data{}.Interface(name)}
+}
+
 // EtherType holds for frames that carry a protocol, as unix.ETH_P_* numbers it,
 // EtherTypeNot for others.
 func EtherType(protocol uint16) Statement { return comparison{etherType(), false, big(protocol)} }

@@ -123,6 +123,7 @@ func dictionary(f Family) Objects {
 		{New(), NotToLocal(), Goto("refuse")},
 		{Redirected(), Drop()},
 		{NotFromLoopback(), SaddrIn(in), Count(), Drop()},
+		{FromInterface("wg0"), SaddrBy("wg1"), Drop()},
 		{DaddrIs(at), Over(Key{f.Saddr()}, clients, 5000, 5000), Drop()},
 	} {
 		o.AddRule("filter", r...)
