@@ -32,5 +32,6 @@ func newTunnels(cfg *config.Config) network.Tunnels {
 func tunnelPorts(cfg *config.Config) []podnet.HostPort {
 	return []podnet.HostPort{
 		{HostPort: uint16(cfg.VXLANPort), Protocol: "UDP"}, {HostPort: uint16(cfg.WireGuardPort), Protocol: "UDP"},
+		{HostPort: cni.InnerPort(uint16(cfg.WireGuardPort)), Protocol: "UDP"},
 	}
 }

@@ -36,6 +36,9 @@ type Meta struct {
 	// Hidden: some member sees it at none of its addresses, as behind a router that
 	// translates them. Others behind such routers hear nothing of it but this.
 	Hidden bool
+	// Inner is the public key of its tunnel within those to a third member, which hands the
+	// packets of hidden members on: it is told by these alone. Empty: it knows none.
+	Inner string
 	// Announces are the ranges in which the node announces addresses (agent/announce), with
 	// commas between them; empty: none.
 	Announces string
@@ -81,6 +84,7 @@ const (
 	tagTunnelPort = 31
 	tagEncrypts   = 32
 	tagHidden     = 33
+	tagInner      = 34
 )
 
 // maxMeta is memberlist.MetaMaxSize; maxSignature bounds a P-256 signature in
@@ -146,6 +150,7 @@ func (m Meta) appendTunnel(b []byte) []byte {
 	}
 	if m.Hidden {
 		b = appendField(b, tagHidden, []byte{1})
+		b = appendField(b, tagInner, []byte(m.Inner))
 	}
 	return b
 }
@@ -224,6 +229,11 @@ func (s *statement) setTunnel(tag uint64, v []byte) error {
 			return fmt.Errorf("%w: tunnel key", errMetaBad)
 		}
 		s.Tunnel = string(v)
+	case tagInner:
+		if len(v) != maxTunnel {
+			return fmt.Errorf("%w: key of the inner tunnel", errMetaBad)
+		}
+		s.Inner = string(v)
 	case tagTunnelPort:
 		n, size := binary.Uvarint(v)
 		if size != len(v) || n > 1<<16-1 {
@@ -270,7 +280,7 @@ func (s *statement) setField(tag uint64, v []byte) error {
 		s.Layers = len(v) == 1 && v[0] == 1
 	case tagProxies:
 		s.Proxies = len(v) == 1 && v[0] == 1
-	case tagTunnel, tagTunnelPort, tagEncrypts, tagHidden:
+	case tagTunnel, tagTunnelPort, tagEncrypts, tagHidden, tagInner:
 		return s.setTunnel(tag, v)
 	case tagAnnounces:
 		s.Announces = string(v)

@@ -71,9 +71,9 @@ var (
 		g.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.3.0/24"), netip.MustParsePrefix("fd00:3::/64")}
 		g.NodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
 	}
-	fullMeta = Meta{Zone: strings.Repeat("z", 63),
-		API: "https://[2001:db8::7]:6443", Node: "n7", MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true, Votes: true,
-		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), TunnelPort: 51820, Encrypts: true, Hidden: true,
+	fullMeta = Meta{Zone: strings.Repeat("z", 63), MAC: "\x02\x00\x00\x00\x00\x01", Leaving: true, Votes: true,
+		Layers: true, Proxies: true, Tunnel: strings.Repeat("k", 32), Inner: strings.Repeat("i", 32), TunnelPort: 51820,
+		Encrypts: true, Hidden: true,
 		Announces: "192.0.2.0/24,2001:db8::/64"}
 )
 
@@ -112,8 +112,26 @@ func TestLongestCoordinator(t *testing.T) {
 		Node: strings.Repeat("n", 128), Leaving: true, Votes: true, Layers: true, Proxies: true,
 		Announces: "192.0.2.0/24,2001:db8::/64"}
 	s := statement{Meta: meta, grant: grant, serial: 1<<64 - 1, ceiling: 1<<32 - 1}
-	if _, err := s.encode("c", somewhere, id); err != nil {
-		t.Error(err)
+	b, err := s.encode("c", somewhere, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decodeStatement(b); err != nil || !reflect.DeepEqual(got.Meta, meta) {
+		t.Errorf("got %+v, %v", got.Meta, err)
+	}
+}
+
+// TestInnerOfHidden: members that are not hidden spend no room on the key of an inner tunnel.
+func TestInnerOfHidden(t *testing.T) {
+	m := fullMeta
+	m.Hidden = false
+	b, err := statement{Meta: m}.encode("m", somewhere, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := decodeStatement(b)
+	if err != nil || got.Tunnel != m.Tunnel || got.Inner != "" {
+		t.Errorf("got %+v, %v", got.Meta, err)
 	}
 }
 

@@ -134,7 +134,9 @@ func (t *tunnels) pairUp(members map[string]gossip.Member, peers []cni.Peer) {
 	there := map[string]bool{}
 	for i := range peers {
 		p := &peers[i]
-		if !p.End.Hidden || !p.Self.Hidden || !p.End.HasKey || !p.Self.HasKey {
+		// Both say that they are hidden before they are a pair: with that word comes what the
+		// peer knows of ways through a third.
+		if !t.last[p.Name].Hidden || !p.Self.Hidden || !p.End.HasKey || !p.Self.HasKey {
 			continue
 		}
 		there[p.Name] = true
@@ -159,6 +161,13 @@ func (t *tunnels) pairUp(members map[string]gossip.Member, peers []cni.Peer) {
 			delete(t.pairs, name)
 		}
 	}
+}
+
+// relayOf is the node that hands packets on to a peer.
+func (t *tunnels) relayOf(peer string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pairs[peer].relay
 }
 
 // candidates are who may hand packets on between two nodes, in the order in which both ask.

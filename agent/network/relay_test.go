@@ -35,7 +35,7 @@ func newRelayed() *relayed {
 	self := memberAt("hidden1", "10.0.0.1", gossip.StateAlive, keyOf("hidden1"))
 	self.Local = true
 	hidden := memberAt("hidden2", "10.0.1.1", gossip.StateAlive, keyOf("hidden2"))
-	hidden.Hidden = true
+	hidden.Hidden, hidden.Inner = true, keyOf("inner2")
 	return &relayed{answers: map[string]string{}, talk: talk{
 		group: group{self, hidden, memberAt("open1", "192.0.2.1", gossip.StateAlive, keyOf("open1")),
 			memberAt("open2", "192.0.2.2", gossip.StateAlive, keyOf("open2"))},
@@ -84,7 +84,13 @@ func TestPairOfHidden(t *testing.T) {
 	if p := r.fill(t, tun)["hidden2"]; !p.End.Hidden || p.Self.Hidden {
 		t.Errorf("before anybody was asked: %+v", p)
 	}
-	// Both others see this node elsewhere.
+	// Both others see this node elsewhere, which sees the other one so, too. That has not said it yet.
+	r.group[1].Hidden, r.group[1].Seen = false, netip.MustParseAddrPort("203.0.113.2:4002")
+	tun.views = map[string]view{"open1": {at: netip.MustParseAddr("203.0.113.1")}}
+	if p := r.fill(t, tun)["hidden2"]; !p.End.Hidden || !p.Self.Hidden || tun.paired() {
+		t.Errorf("hidden by what is seen alone: %+v, a pair: %v", p, tun.paired())
+	}
+	r.group[1].Hidden, r.group[1].Seen = true, netip.AddrPort{}
 	outside := view{at: netip.MustParseAddr("203.0.113.1")}
 	tun.views = map[string]view{"open1": outside, "open2": outside}
 	peers := r.fill(t, tun)
@@ -109,8 +115,12 @@ func TestPairOfHidden(t *testing.T) {
 		t.Helper()
 		peers = r.fill(t, tun)
 		p := peers["hidden2"]
-		want := cni.Key{}
+		want, inner := cni.Key{}, cni.Key{}
 		copy(want[:], keyOf(name))
+		copy(inner[:], keyOf("inner2"))
+		if tun.relayOf("hidden2") != name || p.Inner != inner {
+			t.Errorf("through %s, with the inner key %q", tun.relayOf("hidden2"), p.Inner[:6])
+		}
 		if p.Relay != want || p.At != netip.MustParseAddrPort("203.0.113.2:4002") {
 			t.Errorf("handed on by %q at %s, want %s", p.Relay[:5], p.At, name)
 		}
@@ -134,7 +144,14 @@ func TestPairOfHidden(t *testing.T) {
 	relay(order[0])
 	restarted := tunnelsIn("", false)
 	restarted.cfg = tun.cfg
+	heard := r.group[1]
+	r.group[1] = gossip.Member{Name: "hidden2", State: gossip.StateUnheard}
 	p := r.fill(t, restarted)["hidden2"]
+	if inner := p.Inner; !strings.HasPrefix(string(inner[:]), "inner2") {
+		t.Errorf("after a restart, unheard, the inner key is %q", inner[:6])
+	}
+	r.group[1] = heard
+	p = r.fill(t, restarted)["hidden2"]
 	want := cni.Key{}
 	copy(want[:], keyOf(order[0]))
 	if !p.Self.Hidden || !p.End.Hidden || p.Relay != want {

@@ -94,8 +94,16 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 func (m *Manager) tell(paths map[string]cni.Path) {
 	for name, path := range paths {
 		before := m.tunnels.paths[name]
-		if path != before && (before != cni.Unreachable || path != cni.Direct) {
-			m.log.Info("pods of another node are reached by another path", "node", name, "path", path, "before", before)
+		if path == before || before == cni.Unreachable && path == cni.Direct {
+			continue
+		}
+		log := m.log.With("node", name, "path", path, "before", before)
+		if by := m.tunnels.relayOf(name); path == cni.Relayed || path == cni.RelayedClear {
+			log = log.With("through", by)
+		}
+		log.Info("pods of another node are reached by another path")
+		if path == cni.RelayedClear {
+			log.Warn("the node between can read what pods exchange, until the other one is upgraded")
 		}
 	}
 	m.tunnels.paths = paths

@@ -81,6 +81,7 @@ type tunnels struct {
 // gossip checked; what the member may do in the tunnel is in its grant.
 type last struct {
 	Key      []byte `json:"key,omitempty"`
+	Inner    []byte `json:"inner,omitempty"`
 	Port     uint16 `json:"port,omitempty"`
 	Encrypts bool   `json:"encrypts,omitempty"`
 	// Seen is where it is, when it is hidden; Hides says that this node is, to it.
@@ -124,6 +125,7 @@ func (t *tunnels) fill(g Gossip, members []gossip.Member, peers []cni.Peer) (cni
 		p.Self = cni.End{Encrypts: t.cfg.Encrypt, Hidden: l.Hides}
 		p.Seen, p.Port = l.Seen, l.Port
 		copy(p.Key[:], l.Key)
+		copy(p.Inner[:], l.Inner)
 		needed = needed || p.End.Hidden || p.Self.Hidden
 	}
 	s, speaks := g.(speaker)
@@ -175,7 +177,7 @@ func (t *tunnels) asked() bool {
 func (t *tunnels) of(m gossip.Member, own []netip.Addr) last {
 	l := t.last[m.Name]
 	if m.State.Up() || m.Tunnel != "" {
-		l.Key, l.Port, l.Encrypts = []byte(m.Tunnel), m.TunnelPort, m.Encrypts
+		l.Key, l.Inner, l.Port, l.Encrypts = []byte(m.Tunnel), []byte(m.Inner), m.TunnelPort, m.Encrypts
 	}
 	if m.State.Up() {
 		l.Seen = m.Seen.Addr()
@@ -222,11 +224,13 @@ func (t *tunnels) recall() {
 	}
 	for name, l := range t.last {
 		t.hidden = t.hidden || l.Hides
-		if len(l.Key) > 0 && len(l.Key) != len(cni.Key{}) {
+		if !isKey(l.Key) || !isKey(l.Inner) {
 			delete(t.last, name)
 		}
 	}
 }
+
+func isKey(b []byte) bool { return len(b) == 0 || len(b) == len(cni.Key{}) }
 
 // remember writes the file, where it says something else; members that are forgotten go.
 func (t *tunnels) remember(members map[string]gossip.Member) error {
@@ -303,8 +307,8 @@ func (c Tunnels) wasHidden() bool {
 }
 
 func (c Tunnels) tell(m *gossip.Meta, key cni.Key) {
-	public := key.PublicKey()
-	m.Tunnel, m.TunnelPort, m.Encrypts = string(public[:]), c.Port, c.Encrypt
+	public, inner := key.PublicKey(), cni.InnerKey(key).PublicKey()
+	m.Tunnel, m.Inner, m.TunnelPort, m.Encrypts = string(public[:]), string(inner[:]), c.Port, c.Encrypt
 }
 
 // loadKey reads a key from its file. One that is not there, or old, is made.

@@ -67,6 +67,9 @@ func TestKeyWhenNeeded(t *testing.T) {
 	if err != nil || g.meta.Tunnel != string(public[:]) || g.meta.TunnelPort != 51820 || g.meta.Encrypts {
 		t.Errorf("another is hidden: %v, %+v", err, g.meta)
 	}
+	if inner := cni.InnerKey(got.Key).PublicKey(); g.meta.Inner != string(inner[:]) {
+		t.Errorf("the key of the inner tunnel is told as %x", g.meta.Inner)
+	}
 	if p := peers[0]; !p.Self.HasKey || !p.End.Hidden || p.End.HasKey || p.Seen != netip.MustParseAddr("203.0.113.7") {
 		t.Errorf("another is hidden: %+v", p)
 	}
