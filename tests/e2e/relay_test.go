@@ -1,9 +1,16 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/shoal-project/shoal/tests/harness"
 )
@@ -39,6 +46,80 @@ func (f *fabric) reachedBy(a *harness.Agent, node, path string) {
 	})
 }
 
+// tap is what passes an interface.
+type tap struct {
+	mu   sync.Mutex
+	seen bytes.Buffer
+}
+
+// tapTunnel reads all that passes the encrypted tunnels' interface of a node, as its kernel
+// has it.
+func tapTunnel(t *testing.T, node *harness.Agent) *tap {
+	t.Helper()
+	fd := -1
+	if err := harness.Inside(node.NetNS, func() (err error) {
+		l, err := net.InterfaceByName("shoal0-wg")
+		if err != nil {
+			return err
+		}
+		const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00 // in the network's order
+		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Index})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000})
+	p, stop, ended := &tap{}, make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		buf := make([]byte, 1<<16)
+		for {
+			if n, err := unix.Read(fd, buf); err == nil {
+				p.mu.Lock()
+				p.seen.Write(buf[:n])
+				p.mu.Unlock()
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-ended; unix.Close(fd) })
+	return p
+}
+
+// saw tells whether a text passed until now.
+func (p *tap) saw(text string) bool {
+	time.Sleep(200 * time.Millisecond)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return bytes.Contains(p.seen.Bytes(), []byte(text))
+}
+
+// unread has node3 and node4, and pods there, ask each other for what the one between must
+// not read.
+func (f *fabric) unread(between *harness.Agent, tapped *tap) {
+	f.t.Helper()
+	secret := "not-for-" + between.Name
+	f.gets("friend-node3", f.page("node4")+"/"+secret)
+	f.gets("friend-node4", f.page("node3")+"/"+secret)
+	conn := f.open("node3", f.page("node4"))
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := fmt.Fprintf(conn, "GET /%s HTTP/1.0\r\n\r\n", secret); err != nil {
+		f.t.Error(err)
+	}
+	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "Hello") {
+		f.t.Errorf("node3 asked a pod of node4: %q, %v", said, err)
+	}
+	if tapped.saw(secret) {
+		f.t.Errorf("%s reads what pods of other nodes send each other", between.Name)
+	}
+}
+
 // TestNetworkBehindTwoRouters: pods of two nodes behind different routers that translate
 // addresses, and keep ports, reach each other without anybody between, also when agents and
 // the node that introduced them are away.
@@ -49,6 +130,14 @@ func TestNetworkBehindTwoRouters(t *testing.T) { // NET-2
 	f.reachedBy(hidden[0], "node4", "wireguard")
 	f.reachedBy(hidden[1], "node3", "wireguard")
 	f.all()
+	for _, a := range hidden { // if anybody was between, nothing is left of it
+		harness.Eventually(t, a.Name+" has no inner tunnel", func() (bool, string) {
+			out, err := harness.Command(a.NetNS, "sh", "-c", "ip link; ip rule; nft list tables").CombinedOutput()
+			text := string(out)
+			return err == nil && !strings.Contains(text, "-wg-in") && !strings.Contains(text, "8384") &&
+				!strings.Contains(text, "-relay"), text
+		})
+	}
 	page3, page4 := f.page("node3"), f.page("node4")
 	conn := f.open("node3", page4)
 	if err := open.Cut(); err != nil {
@@ -79,8 +168,8 @@ func TestNetworkBehindTwoRouters(t *testing.T) { // NET-2
 }
 
 // TestNetworkRelayed: where the routers choose another port for each that a node talks to,
-// the two nodes' pods reach each other through a node that both reach, encrypted; another
-// one takes over when that dies, and its agent may be away.
+// the two nodes' pods reach each other through a node that both reach, which cannot read what
+// they say; another one takes over when that dies, and its agent may be away.
 func TestNetworkRelayed(t *testing.T) { // NET-2
 	t.Parallel() // with a cluster of its own
 	f, open, hidden := behindRouters(t, "sym", true)
@@ -98,6 +187,23 @@ add rule inet seen f ip saddr 10.244.0.0/16 counter drop`); err != nil {
 	if err != nil || !strings.Contains(out, "/16 counter packets 0") {
 		t.Errorf("what the router saw: %v\n%s", err, out)
 	}
+	first := tapTunnel(t, open)
+	f.gets("friend-node3", f.page("node2")+"/for-node2")
+	if !first.saw("for-node2") {
+		t.Error("what comes to node2 itself is not seen either: the test is blind")
+	}
+	f.unread(open, first)
+	inner := func() (out string) {
+		for _, a := range hidden {
+			said, err := harness.Command(a.NetNS, "ip", "-o", "link", "show", "shoal0-wg-in").CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, said)
+			}
+			out += string(said)
+		}
+		return out
+	}
+	before := inner()
 	page3, page4 := f.page("node3"), f.page("node4")
 	conn := f.open("node3", page4)
 	for _, a := range append(hidden, open) {
@@ -122,15 +228,23 @@ add rule inet seen f ip saddr 10.244.0.0/16 counter drop`); err != nil {
 		out, err := harness.Command(second.NetNS, "ip", "route", "show", "proto", "84").CombinedOutput()
 		return err == nil && strings.Count(string(out), "shoal0-wg") == 2, fmt.Sprint(string(out), err)
 	})
+	other := tapTunnel(t, second)
+	conn = f.open("node3", page4)
 	if err := open.Cut(); err != nil {
 		t.Fatal(err)
 	}
 	f.nodeGets("node3", page4)
 	f.nodeGets("node4", page3)
+	f.goesOn(conn)
+	f.unread(second, other)
 	if err := open.Plug(); err != nil {
 		t.Fatal(err)
 	}
 	f.ready("node2")
 	f.nodeGets("node3", page4)
 	f.nodeGets("node4", page3)
+	f.unread(second, other)
+	if after := inner(); after != before {
+		t.Errorf("the inner tunnels were made anew:\n%s%s", before, after)
+	}
 }
