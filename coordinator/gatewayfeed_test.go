@@ -1,11 +1,20 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -13,6 +22,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -20,18 +30,15 @@ import (
 	"github.com/shoal-project/shoal/coordinator/pki"
 )
 
-// Nodes hear of Ingresses once a class asks for it, and nobody else does; there is a
-// Service for them then, and neither in the end.
-func TestGatewayFeed(t *testing.T) {
-	dir, port := t.TempDir(), freePort(t)
-	p := coordinator(t, dir, port)
-	admin := client(t, p, dir, port)
+// clientsOf makes clients of users.
+func clientsOf(t *testing.T, dir string, port int) func(user, group string) kubernetes.Interface {
+	t.Helper()
 	ca, err := keysOf(dir).CA()
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := "https://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	as := func(user, group string) kubernetes.Interface {
+	return func(user, group string) kubernetes.Interface {
 		t.Helper()
 		data, err := ca.Kubeconfig(server, pki.Spec{User: user, Groups: []string{group}, Lifetime: time.Hour},
 			time.Now())
@@ -48,6 +55,15 @@ func TestGatewayFeed(t *testing.T) {
 		}
 		return c
 	}
+}
+
+// Nodes hear of Ingresses once a class asks for it, and nobody else does; there is a
+// Service for them then, and neither in the end.
+func TestGatewayFeed(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	p := coordinator(t, dir, port)
+	admin := client(t, p, dir, port)
+	as := clientsOf(t, dir, port)
 	node, user := as("system:node:one", "system:nodes"), as("somebody", "people")
 	get := user.Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Do(t.Context())
 	var code int
@@ -144,5 +160,152 @@ func TestGatewayFeed(t *testing.T) {
 		} else if time.Now().After(deadline) {
 			t.Fatalf("the Service stays: %v", err)
 		}
+	}
+}
+
+// TestGatewayFeedOfNodes: with parameters only the nodes that they select are told a certificate's
+// key, whatever a node asks for; a label that nodes may not give themselves decides, in seconds.
+func TestGatewayFeedOfNodes(t *testing.T) {
+	dir, port := t.TempDir(), freePort(t)
+	p := coordinator(t, dir, port)
+	admin := client(t, p, dir, port)
+	as := clientsOf(t, dir, port)
+	const label = "node-restriction.kubernetes.io/edge"
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	nodes := map[string]kubernetes.Interface{}
+	for _, name := range []string{"edge", "inner"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+		if name == "edge" {
+			node.Labels[label] = ""
+		}
+		must(admin.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}))
+		nodes[name] = as("system:node:"+name, "system:nodes")
+	}
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(private, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"foo.example.com"}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	must(der, err)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	must(pkcs8, err)
+	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	key := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})
+	must(admin.CoreV1().Secrets("default").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cert"},
+		Type: corev1.SecretTypeTLS, Data: map[string][]byte{corev1.TLSCertKey: chain, corev1.TLSPrivateKeyKey: key}},
+		metav1.CreateOptions{}))
+	class := "edge"
+	must(admin.NetworkingV1().Ingresses("default").Create(t.Context(), &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: networkingv1.IngressSpec{IngressClassName: &class,
+			TLS: []networkingv1.IngressTLS{{SecretName: "cert"}},
+			DefaultBackend: &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+				Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}}}}}, metav1.CreateOptions{}))
+	must(admin.NetworkingV1().IngressClasses().Create(t.Context(), &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: class}, Spec: networkingv1.IngressClassSpec{
+			Controller: "shoal-project.io/ingress", Parameters: &networkingv1.IngressClassParametersReference{
+				Kind: "ConfigMap", Name: "edge", Namespace: new("kube-system"),
+				Scope: new(networkingv1.IngressClassParametersReferenceScopeNamespace)}}}, metav1.CreateOptions{}))
+	// heard is a stream of a node, of which the last line that it was told counts.
+	type heard struct {
+		mu   sync.Mutex
+		line string
+	}
+	all := map[string]*heard{}
+	for name, c := range nodes {
+		h := &heard{}
+		all[name] = h
+		stream, err := c.Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Stream(t.Context())
+		must(stream, err)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for lines := bufio.NewScanner(stream); lines.Scan(); {
+				if line := lines.Text(); line != "{}" {
+					h.mu.Lock()
+					h.line = line
+					h.mu.Unlock()
+				}
+			}
+		}()
+		defer func() {
+			_ = stream.Close()
+			<-ended
+		}()
+	}
+	// knows tells whether the last line of a node has the key; it was told no port without.
+	knows := func(name string, want bool) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%s knows the key: %t", name, want), func() string {
+			all[name].mu.Lock()
+			defer all[name].mu.Unlock()
+			line := all[name].line
+			u, err := gatewayfeed.Decode([]byte(line))
+			if err != nil || u.Config == nil {
+				return "it was told " + line
+			}
+			has := false
+			for _, c := range u.Config.Certificates {
+				has = has || c.Key == string(key)
+			}
+			if has != want || len(u.Config.Ports) > 0 != want {
+				return "it was told " + line
+			}
+			return ""
+		})
+	}
+	// Without its parameters nobody is told anything, and an event says why.
+	knows("edge", false)
+	knows("inner", false)
+	eventually(t, "an event of the class", func() string {
+		list, err := admin.CoreV1().Events("").List(t.Context(), metav1.ListOptions{
+			FieldSelector: "involvedObject.kind=IngressClass,reason=InvalidParameters"})
+		if err != nil || len(list.Items) != 1 || !strings.Contains(list.Items[0].Message, "kube-system/edge") {
+			return fmt.Sprint(list, err)
+		}
+		return ""
+	})
+	eventually(t, "an error of the Ingress", func() string {
+		in, err := admin.NetworkingV1().Ingresses("default").Get(t.Context(), "web", metav1.GetOptions{})
+		if err != nil || len(in.Status.LoadBalancer.Ingress) != 1 || len(in.Status.LoadBalancer.Ingress[0].Ports) != 1 {
+			return fmt.Sprint(in, err)
+		}
+		return ""
+	})
+	must(admin.CoreV1().ConfigMaps("kube-system").Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "edge"}, Data: map[string]string{"nodeSelector": label}},
+		metav1.CreateOptions{}))
+	knows("edge", true)
+	knows("inner", false)
+	for name, c := range nodes {
+		_, err := c.CoreV1().Secrets("default").Get(t.Context(), "cert", metav1.GetOptions{})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s asks for the Secret: %v", name, err)
+		}
+		if _, err := c.CoreV1().Secrets("").List(t.Context(), metav1.ListOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("%s asks for all Secrets: %v", name, err)
+		}
+	}
+	set := func(c kubernetes.Interface, node, value string) error {
+		_, err := c.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType,
+			[]byte(fmt.Sprintf(`{"metadata": {"labels": {%q: %s}}}`, label, value)), metav1.PatchOptions{})
+		return err
+	}
+	if err := set(nodes["inner"], "inner", `""`); !apierrors.IsForbidden(err) {
+		t.Errorf("a node labels itself: %v", err)
+	}
+	must(nil, set(admin, "inner", `""`))
+	knows("inner", true)
+	must(nil, set(admin, "edge", "null"))
+	knows("edge", false)
+	knows("inner", true)
+	stream, err := nodes["edge"].Discovery().RESTClient().Get().AbsPath(gatewayfeed.Path).Stream(t.Context())
+	must(stream, err)
+	defer stream.Close()
+	if u, err := gatewayfeed.NewReader(stream).Read(); err != nil || u.Config == nil || len(u.Config.Certificates) > 0 {
+		t.Errorf("a node that asks anew is told %+v: %v", u, err)
 	}
 }

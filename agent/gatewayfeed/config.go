@@ -23,7 +23,7 @@ const (
 	IngressHTTPS = "https"
 )
 
-// Config is all that nodes' proxies do.
+// Config is all that a node's proxy does.
 type Config struct {
 	Ports []Port `json:"ports,omitempty"`
 	// Certificates are those that listeners name, and backends that want to see one, by a

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,6 +21,7 @@ import (
 
 // Plan is what shall be. Statuses are of copies.
 type Plan struct {
+	// Config is all that nodes' proxies do together.
 	Config    *gatewayfeed.Config
 	Classes   []*gatewayv1.GatewayClass
 	Gateways  []*gatewayv1.Gateway
@@ -35,11 +35,13 @@ type Plan struct {
 	Ingresses []*networkingv1.Ingress
 	Services  []*Wanted
 	Numbers   Numbers
-	// Nodes are those that are told the configuration: the others need no key of it.
+	// Nodes are those that have the proxy: the others are told nothing.
 	Nodes map[string]bool
-	// Line is the configuration as nodes are told; Fault: it cannot be told.
-	Line  []byte
+	// Told is the configuration as nodes are told it; Fault: it cannot be told.
+	Told  *Told
 	Fault error
+	// Invalid are the IngressClasses whose parameters are, which have no status, with why.
+	Invalid map[*networkingv1.IngressClass]string
 }
 
 type compiler struct {
@@ -56,6 +58,10 @@ type compiler struct {
 	// routeOrder are the routes, by kind, namespace and name, the oldest of a kind first.
 	routeOrder          []string
 	ingressCertificates map[string][]string // by Ingress
+	selections          map[string]*selection
+	placed              []placed
+	ingressGroups       []*ingressGroup
+	ingressOf           map[string]*ingressGroup // by class
 }
 
 // gateway is one of a class of ours.
@@ -65,8 +71,10 @@ type gateway struct {
 	sets      []*set
 	// accepted is false where nothing of it works.
 	accepted verdict
-	resolved *verdict // nil: there is nothing to resolve
-	backend  string   // the certificate shown to backends
+	on       *selection // the nodes that answer
+	held     bool       // its parameters are wrong
+	resolved *verdict   // nil: there is nothing to resolve
+	backend  string     // the certificate shown to backends
 	service  *corev1.Service
 	wanted   *Wanted
 	addrs    []gatewayv1.GatewayStatusAddress
@@ -109,6 +117,7 @@ func Compile(w *World, now metav1.Time) *Plan { return compile(w, now, limits) }
 
 func compile(w *World, now metav1.Time, most amount) *Plan {
 	c := compileWithout(w, now, nil)
+	most.ports -= 2 * max(len(c.ingressGroups)-1, 0) // what is left beside those of Ingresses
 	if refused := c.overLimit(most); len(refused) > 0 {
 		c = compileWithout(w, now, refused)
 	}
@@ -121,16 +130,18 @@ func compileWithout(w *World, now metav1.Time, refused map[string]bool) *compile
 		World: w,
 		now:   now,
 		plan: &Plan{Config: &gatewayfeed.Config{Certificates: map[string]gatewayfeed.Certificate{},
-			Authorities: map[string]string{}}, Nodes: map[string]bool{}},
+			Authorities: map[string]string{}}, Nodes: map[string]bool{}, Invalid: map[*networkingv1.IngressClass]string{}},
 		gateways:            map[types.NamespacedName]*gateway{},
 		sets:                map[types.NamespacedName]*set{},
 		refused:             refused,
 		ingressCertificates: map[string][]string{},
+		selections:          map[string]*selection{},
 	}
 	for _, n := range c.World.Nodes {
 		c.plan.Nodes[n.Name] = serves(n)
 	}
 	c.classes()
+	c.ingressClasses()
 	c.attachSets()
 	for _, g := range c.order {
 		c.listeners(g)
@@ -145,23 +156,26 @@ func compileWithout(w *World, now metav1.Time, refused map[string]bool) *compile
 	c.plan.Config = c.plan.Config.Only(func(*gatewayfeed.Port) bool { return true })
 	c.statuses()
 	c.policyStatuses()
-	c.plan.Line, c.plan.Fault = json.Marshal(gatewayfeed.Update{Config: c.plan.Config})
+	c.plan.Told, c.plan.Fault = tell(c.placed, c.plan.Config)
 	return c
 }
 
 // classes finds the gateways that are ours.
 func (c *compiler) classes() {
 	ours := map[string]bool{}
+	defaults := map[string]*selection{}
+	invalid := map[string]bool{}
 	for _, class := range c.Classes {
 		if class.Spec.ControllerName != Controller {
 			continue
 		}
 		out := class.DeepCopy()
 		v := yes(gatewayv1.GatewayClassReasonAccepted)
-		if class.Spec.ParametersRef != nil {
-			v = no(gatewayv1.GatewayClassReasonInvalidParameters, "the class takes no parameters")
+		on, err := c.selected(classParameters(class))
+		if err != nil {
+			v = no(gatewayv1.GatewayClassReasonInvalidParameters, err.Error())
 		}
-		ours[class.Name] = v.ok
+		ours[class.Name], defaults[class.Name], invalid[class.Name] = true, on, err != nil
 		c.set(&out.Status.Conditions, class.Generation, string(gatewayv1.GatewayClassConditionStatusAccepted), v)
 		out.Status.SupportedFeatures = nil
 		for _, name := range Features {
@@ -175,8 +189,14 @@ func (c *compiler) classes() {
 			continue
 		}
 		g := &gateway{obj: obj.DeepCopy(), accepted: yes(gatewayv1.GatewayReasonAccepted)}
-		if i := obj.Spec.Infrastructure; i != nil && i.ParametersRef != nil {
-			g.accepted = no(gatewayv1.GatewayReasonInvalidParameters, "Gateways take no parameters")
+		g.on = defaults[string(obj.Spec.GatewayClassName)]
+		if on, err := c.selected(gatewayParameters(obj)); err != nil {
+			g.held, g.accepted = true, no(gatewayv1.GatewayReasonInvalidParameters, err.Error())
+		} else if on != nil {
+			g.on = on
+		}
+		if invalid[string(obj.Spec.GatewayClassName)] {
+			g.held, g.accepted = true, no(gatewayv1.GatewayReasonInvalidParameters, "the class's parameters are not valid")
 		}
 		for _, a := range obj.Spec.Addresses {
 			if deref(a.Type, gatewayv1.IPAddressType) != gatewayv1.IPAddressType {
@@ -481,7 +501,7 @@ func (c *compiler) authority(group, kind string, to types.NamespacedName, from *
 
 // assemble gives each port its listeners.
 func (c *compiler) assemble() {
-	ports := map[string]*gatewayfeed.Port{}
+	ports := map[string]*placed{}
 	for _, g := range c.order {
 		for _, l := range g.listeners {
 			if !l.usable || !l.resolvedTLS() {
@@ -491,7 +511,8 @@ func (c *compiler) assemble() {
 			if number == 0 {
 				continue
 			}
-			p := gatewayfeed.Port{Number: number, Public: uint16(l.Port), Listeners: []gatewayfeed.Listener{l.feed}}
+			p := placed{on: g.on, Port: gatewayfeed.Port{Number: number, Public: uint16(l.Port),
+				Listeners: []gatewayfeed.Listener{l.feed}}}
 			if old := ports[p.Key()]; old != nil {
 				old.Listeners = append(old.Listeners, l.feed)
 			} else {
@@ -500,7 +521,8 @@ func (c *compiler) assemble() {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(ports)) {
-		c.plan.Config.Ports = append(c.plan.Config.Ports, *ports[key])
+		c.plan.Config.Ports = append(c.plan.Config.Ports, ports[key].Port)
+		c.placed = append(c.placed, *ports[key])
 	}
 }
 

@@ -93,7 +93,10 @@ func fill(asked map[string]amount, most int, of func(amount) int) int {
 func (c *compiler) overLimit(most amount) map[string]bool {
 	config := c.plan.Config
 	ports := map[*gateway]map[port]bool{}
-	all := amount{bytes: len(c.plan.Line)}
+	all := amount{}
+	if c.plan.Told != nil {
+		all.bytes = c.plan.Told.Most()
+	}
 	for _, g := range c.order {
 		ports[g] = map[port]bool{}
 		for _, l := range g.listeners {

@@ -108,7 +108,8 @@ func (c *compiler) claims() {
 
 // controls tells whether a Service is a Gateway's of ours, or that of Ingresses.
 func (c *compiler) controls(s *corev1.Service) bool {
-	if s.Namespace == IngressNamespace && s.Name == IngressName {
+	if s.Namespace == IngressNamespace && slices.ContainsFunc(c.ingressGroups,
+		func(g *ingressGroup) bool { return g.service == s.Name }) {
 		return true
 	}
 	return slices.ContainsFunc(c.order, func(g *gateway) bool {
@@ -149,12 +150,16 @@ func (c *compiler) services() {
 			g.usable = no(gatewayv1.GatewayReasonPending, fmt.Sprintf("Service %s is another's", name))
 			continue
 		}
+		if g.held && g.service != nil {
+			c.plan.Services = append(c.plan.Services, held(g.service))
+			continue
+		}
 		if len(ports) == 0 {
 			g.usable = no(gatewayv1.GatewayReasonNoResources, "no listener needs an address")
 			g.service = nil
 			continue
 		}
-		s := c.wanted(name, g.service, ports)
+		s := c.wanted(name, g.service, ports, g.on)
 		if len(g.obj.Spec.Addresses) > 0 {
 			s.Service.Spec.LoadBalancerIP = g.obj.Spec.Addresses[0].Value
 		}
@@ -198,8 +203,8 @@ func serviceName(gateway string) string {
 	return name
 }
 
-// wanted is a Service whose endpoints are the nodes.
-func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, ports []port) *Wanted {
+// wanted is a Service whose endpoints are the nodes that answer.
+func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, ports []port, on *selection) *Wanted {
 	slices.SortFunc(ports, func(a, b port) int {
 		return cmp.Or(cmp.Compare(a.number, b.number), cmp.Compare(a.protocol, b.protocol))
 	})
@@ -234,7 +239,7 @@ func (c *compiler) wanted(name types.NamespacedName, known *corev1.Service, port
 		endpointPorts = append(endpointPorts, discoveryv1.EndpointPort{Name: new(p.name()), Protocol: &p.protocol,
 			Port: &number})
 	}
-	return &Wanted{Service: svc, Known: known, Slices: c.slices(name, endpointPorts)}
+	return &Wanted{Service: svc, Known: known, Slices: c.slices(name, endpointPorts, on)}
 }
 
 // leadsToProxies tells of a Service whose endpoints are the proxies: as a backend it would
@@ -249,14 +254,14 @@ const slicesMost = 1000
 func serves(n *corev1.Node) bool { return n.Annotations[gatewayfeed.ProxyAnnotation] != "false" }
 
 // slices have all nodes that serve, each hinted for its own clients: traffic goes to another only
-// while there is no proxy here.
-func (c *compiler) slices(name types.NamespacedName,
-	ports []discoveryv1.EndpointPort) (out []*discoveryv1.EndpointSlice) {
+// while there is no proxy here that answers.
+func (c *compiler) slices(name types.NamespacedName, ports []discoveryv1.EndpointPort,
+	on *selection) (out []*discoveryv1.EndpointSlice) {
 	for _, family := range []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6} {
 		var all []discoveryv1.Endpoint
 		for _, n := range c.Nodes {
 			a := nodeAddress(n, family == discoveryv1.AddressTypeIPv6)
-			if a == "" || !serves(n) {
+			if a == "" || !serves(n) || !on.has(n.Name) {
 				continue
 			}
 			all = append(all, discoveryv1.Endpoint{
@@ -329,6 +334,10 @@ func (c *compiler) addressesOf(g *gateway) {
 		}
 	}
 	g.usable = yes(gatewayv1.GatewayReasonProgrammed)
+	if g.on.empty() {
+		g.usable = no(gatewayv1.GatewayReasonNoResources, fmt.Sprintf("no node with the proxy is one of %q", g.on.text))
+		return
+	}
 	if len(g.addrs) == 0 {
 		g.usable = no(gatewayv1.GatewayReasonAddressNotAssigned, "the Gateway's Service has no address yet")
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,11 +48,14 @@ type Hub struct {
 	// numbers are the ports of nodes by the last plan; only Run's.
 	numbers gateway.Numbers
 
+	// parameters are the ConfigMaps that say which nodes answer.
+	parameters atomic.Pointer[map[types.NamespacedName]bool]
+
 	mu      sync.Mutex
-	line    []byte // the configuration, encoded; nil: nothing is known yet
+	told    *gateway.Told // the configuration, encoded; nil: nothing is known yet
 	plan    *gateway.Plan
 	known   map[string]cache.SharedIndexInformer // that the plan was made from
-	changed chan struct{}                        // closed when line or plan are others
+	changed chan struct{}                        // closed when told or plan are others
 	ended   chan struct{}
 }
 
@@ -101,7 +106,7 @@ func New(c Config) *Hub {
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Namespaces().Informer() }},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Secrets().Informer() }, counts: ofSecret},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().ConfigMaps().Informer() },
-			counts: ofConfigMap},
+			counts: h.ofConfigMap},
 		{informer: func() cache.SharedIndexInformer { return f.Core().V1().Nodes().Informer() }, counts: ofNode},
 	}
 	return h
@@ -115,10 +120,12 @@ func ofSecret(old, now any) bool {
 	return has(old) || has(now)
 }
 
-func ofConfigMap(old, now any) bool {
+func (h *Hub) ofConfigMap(old, now any) bool {
+	parameters := h.parameters.Load()
 	has := func(o any) bool {
 		m, ok := o.(*corev1.ConfigMap)
-		return ok && m.Data["ca.crt"] != "" && m.Name != "kube-root-ca.crt"
+		return ok && (m.Data["ca.crt"] != "" && m.Name != "kube-root-ca.crt" ||
+			parameters != nil && (*parameters)[types.NamespacedName{Namespace: m.Namespace, Name: m.Name}])
 	}
 	return has(old) || has(now)
 }
@@ -136,7 +143,8 @@ func ofNode(old, now any) bool {
 		})
 	}
 	says := func(n *corev1.Node) string { return n.Annotations[gatewayfeed.ProxyAnnotation] }
-	return is(a) != is(b) || says(a) != says(b) || !reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses)
+	return is(a) != is(b) || says(a) != says(b) || !maps.Equal(a.Labels, b.Labels) ||
+		!reflect.DeepEqual(a.Status.Addresses, b.Status.Addresses)
 }
 
 func (h *Hub) poke() {
@@ -376,24 +384,24 @@ func (h *Hub) world() *gateway.World {
 			return m
 		},
 	}
+	// Before any of them is read: one that comes meanwhile counts.
+	parameters := w.Parameters()
+	h.parameters.Store(&parameters)
 	w.Numbers = h.numbers
 	w.Owned, _ = core.Services().Lister().List(labels.SelectorFromSet(labels.Set{gateway.Label: "true"}))
 	return w
 }
 
-// none is what nodes are told while no class asks for anything.
-var none = []byte(`{"config":{}}`)
-
 // publish tells all who listen of a plan; nil: nobody asked for anything.
 func (h *Hub) publish(p *gateway.Plan) error {
-	line := none
+	told := gateway.Nothing()
 	var err error
 	if p != nil {
-		if line, err = p.Line, p.Fault; err == nil {
+		if told, err = p.Told, p.Fault; err == nil {
 			err = p.Config.Check()
 		}
-		if err == nil && len(line) >= gatewayfeed.MaxLine {
-			err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", len(line),
+		if err == nil && told.Most() >= gatewayfeed.MaxLine {
+			err = fmt.Errorf("the configuration of Gateways has %d bytes, more than nodes take (%d)", told.Most(),
 				gatewayfeed.MaxLine)
 		}
 	}
@@ -404,10 +412,7 @@ func (h *Hub) publish(p *gateway.Plan) error {
 		h.known[k.resource] = k.informer
 	}
 	if err == nil {
-		h.line = append(line[:len(line):len(line)], '\n')
-	}
-	if p != nil {
-		p.Line = nil // there is no use for two of them
+		h.told = told
 	}
 	close(h.changed)
 	h.changed = make(chan struct{})

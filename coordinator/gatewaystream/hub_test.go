@@ -67,11 +67,11 @@ func TestFirstWord(t *testing.T) {
 	}()
 	for range 600 {
 		h.mu.Lock()
-		line, plan := h.line, h.plan
+		told, plan := h.told, h.plan
 		h.mu.Unlock()
-		if line != nil {
+		if told != nil {
 			if plan == nil || len(plan.Classes) != 1 {
-				t.Errorf("the first word is %s of %+v", line, plan)
+				t.Errorf("the first word is of %+v", plan)
 			}
 			return
 		}

@@ -24,8 +24,10 @@ import (
 
 // Lead writes what plans say until ctx ends: only one coordinator does.
 func (h *Hub) Lead(ctx context.Context) error {
-	var retry <-chan time.Time
+	var retry, arrived <-chan time.Time
 	var p pace
+	l := newLeader(h)
+	defer l.events.Shutdown()
 	for {
 		select {
 		case <-ctx.Done():
@@ -33,23 +35,27 @@ func (h *Hub) Lead(ctx context.Context) error {
 		case <-time.After(p.wait()):
 		}
 		h.mu.Lock()
-		plan, changed, known, followed := h.plan, h.changed, h.line != nil, h.known
+		plan, changed, known, followed := h.plan, h.changed, h.told != nil, h.known
 		h.mu.Unlock()
 		if known {
 			retry = nil
 			began := time.Now()
-			if err := h.write(ctx, plan, followed); err != nil && ctx.Err() == nil {
+			if err := l.write(ctx, plan, followed); err != nil && ctx.Err() == nil {
 				if !apierrors.IsConflict(err) {
 					h.log.Warn("what became of Gateways is not written yet, trying on", "err", err)
 				}
 				retry = time.After(again)
 			}
 			p.done(began)
+			if arrived = nil; !l.due.IsZero() {
+				arrived = time.After(time.Until(l.due))
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-changed:
+		case <-arrived:
 		case <-retry:
 			h.poke() // from what there is now
 		}
@@ -57,12 +63,15 @@ func (h *Hub) Lead(ctx context.Context) error {
 }
 
 // write makes the API have what a plan says; nil: nobody asked for anything.
-func (h *Hub) write(ctx context.Context, p *gateway.Plan, known map[string]cache.SharedIndexInformer) error {
+func (l *leader) write(ctx context.Context, p *gateway.Plan, known map[string]cache.SharedIndexInformer) error {
+	l.due = time.Time{}
 	if p == nil {
-		return h.clean(ctx, nil)
+		return l.clean(ctx, nil)
 	}
+	h := l.Hub
 	g := h.cfg.Gateways.GatewayV1()
-	errs := []error{h.services(ctx, p), h.clean(ctx, p)}
+	l.tellInvalid(p)
+	errs := []error{l.services(ctx, p), h.clean(ctx, p)}
 	errs = append(errs,
 		statuses(ctx, known[classes], p.Classes, func(o *gatewayv1.GatewayClass) any { return &o.Status },
 			func(*gatewayv1.GatewayClass) updater[*gatewayv1.GatewayClass] { return g.GatewayClasses() }),
@@ -121,14 +130,15 @@ func statuses[T metav1.Object](ctx context.Context, i cache.SharedIndexInformer,
 }
 
 // services makes those of the plan, with their endpoints.
-func (h *Hub) services(ctx context.Context, p *gateway.Plan) error {
+func (l *leader) services(ctx context.Context, p *gateway.Plan) error {
 	var errs []error
+	defer l.arrivals.begin()()
 	for _, w := range p.Services {
-		if err := h.service(ctx, w); err != nil {
+		if err := l.service(ctx, w); err != nil {
 			errs = append(errs, fmt.Errorf("service %s/%s: %w", w.Service.Namespace, w.Service.Name, err))
 			continue
 		}
-		if err := h.endpoints(ctx, w); err != nil {
+		if err := l.endpoints(ctx, w); err != nil {
 			errs = append(errs, fmt.Errorf("endpoints of %s/%s: %w", w.Service.Namespace, w.Service.Name, err))
 		}
 	}
@@ -175,8 +185,8 @@ func (h *Hub) service(ctx context.Context, w *gateway.Wanted) error {
 
 // endpoints are read from the API: only its controllers follow them all, and they change
 // with the nodes.
-func (h *Hub) endpoints(ctx context.Context, w *gateway.Wanted) error {
-	slicesOf := h.cfg.Client.DiscoveryV1().EndpointSlices(w.Service.Namespace)
+func (l *leader) endpoints(ctx context.Context, w *gateway.Wanted) error {
+	slicesOf := l.cfg.Client.DiscoveryV1().EndpointSlices(w.Service.Namespace)
 	have, err := slicesOf.List(ctx, metav1.ListOptions{ResourceVersion: "0",
 		LabelSelector: labels.SelectorFromSet(labels.Set{
 			discoveryv1.LabelServiceName: w.Service.Name,
@@ -193,8 +203,22 @@ func (h *Hub) endpoints(ctx context.Context, w *gateway.Wanted) error {
 		return nil // with the Service's own UID, when it is known
 	}
 	var errs []error
+	there := map[string]bool{}
+	for i := range have.Items {
+		for _, e := range have.Items[i].Endpoints {
+			there[deref(e.NodeName)] = true
+		}
+	}
 	for _, want := range w.Slices {
+		want = want.DeepCopy()
 		want.OwnerReferences = owner
+		// Where there is none yet, nobody can be led to a better one.
+		if len(there) > 0 {
+			want.Endpoints = slices.DeleteFunc(want.Endpoints, func(e discoveryv1.Endpoint) bool {
+				node := deref(e.NodeName)
+				return !there[node] && !l.arrived(arrival{want.Namespace, w.Service.Name, node}, time.Now())
+			})
+		}
 		i := slices.IndexFunc(have.Items, func(s discoveryv1.EndpointSlice) bool { return s.Name == want.Name })
 		if i < 0 {
 			_, err := slicesOf.Create(ctx, want, metav1.CreateOptions{})

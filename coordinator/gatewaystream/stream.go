@@ -1,7 +1,6 @@
 package gatewaystream
 
 import (
-	"bytes"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/shoal-project/shoal/agent/gatewayfeed"
 	"github.com/shoal-project/shoal/coordinator/auth/identity"
+	"github.com/shoal-project/shoal/coordinator/gateway"
 )
 
 const (
@@ -40,20 +40,29 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	who, _ := request.UserFrom(r.Context())
 	node, _ := identity.Node(who) // "": none, who hears nothing of any plan
-	var told []byte
+	var last *gateway.Line        // that the node was told
+	var leaving time.Time         // since when the node is to hear that it answers for less
 	for {
 		h.mu.Lock()
-		line, changed := h.line, h.changed
+		told, changed := h.told, h.changed
 		// A configuration has keys: only a node that serves is told. Another one, and one whose
 		// Node is gone, hears no "none" either, which would end what it does.
 		if h.plan != nil && !h.plan.Nodes[node] {
-			line = nil
+			told = nil
 		}
 		h.mu.Unlock()
-		if line != nil && !bytes.Equal(line, told) {
-			told = line
-			if !write(w, out, line) {
-				return
+		var held <-chan time.Time
+		if told != nil {
+			line := told.Line(node)
+			switch wait := hold(&leaving, last != nil && told.Leaves(last, line)); {
+			case last != nil && line.Sum == last.Sum:
+			case wait > 0:
+				held = time.After(wait)
+			default:
+				last, leaving = line, time.Time{}
+				if !write(w, out, line.Parts...) {
+					return
+				}
 			}
 		}
 		select {
@@ -68,13 +77,33 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		case <-changed:
+		case <-held:
 		}
 	}
 }
 
-func write(w http.ResponseWriter, out *http.ResponseController, line []byte) bool {
+// leave is how long a node that is no longer one of a Gateway's goes on answering for it: until
+// nobody is led to it any more.
+const leave = 2 * time.Second
+
+// hold says how long something that makes a node leave waits, since when it first was to be told.
+func hold(since *time.Time, leaves bool) time.Duration {
+	if !leaves {
+		*since = time.Time{}
+		return 0
+	}
+	if since.IsZero() {
+		*since = time.Now()
+	}
+	return leave - time.Since(*since)
+}
+
+func write(w http.ResponseWriter, out *http.ResponseController, parts ...[]byte) bool {
 	_ = out.SetWriteDeadline(time.Now().Add(writeWait)) // a server without is a test's
-	_, err := w.Write(line)
+	var err error
+	for i := 0; i < len(parts) && err == nil; i++ {
+		_, err = w.Write(parts[i])
+	}
 	if err == nil {
 		err = out.Flush()
 	}

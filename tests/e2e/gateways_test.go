@@ -119,8 +119,13 @@ spec: {selector: {app: other}, ports: [{port: 80, targetPort: 8080}]}
 // ask asks for a page where the first node is, and returns its code with the body or the
 // place that it leads to.
 func ask(url, host string, trusted *x509.CertPool) string {
+	return askFrom(cluster.NetNS, url, host, trusted)
+}
+
+// askFrom asks from another host.
+func askFrom(netns, url, host string, trusted *x509.CertPool) string {
 	var out string
-	err := harness.Inside(cluster.NetNS, func() error {
+	err := harness.Inside(netns, func() error {
 		base, err := addressOf(url)
 		if err != nil {
 			return err
