@@ -23,6 +23,8 @@ const (
 	// still at it each stillEvery.
 	silence    = time.Minute
 	stillEvery = 20 * time.Second
+	// believed is how long a node's word counts that it has a layer, unless it says so again.
+	believed = 24 * time.Hour
 	// leadEvery is how often another node is sent to the registry because nothing comes.
 	leadEvery = 15 * time.Second
 	// maxLeaders is how many are at the registry at one time because little comes: where its
@@ -234,7 +236,8 @@ func (b *Book) Gone(node string, keys []Key) {
 	}
 }
 
-// Sweep forgets nodes that do not live, and those that fell silent.
+// Sweep forgets nodes that do not live, those that fell silent, and what nobody has said again
+// for a long time.
 func (b *Book) Sweep(now time.Time, alive func(node string) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -252,7 +255,11 @@ func (b *Book) tidy(l *layer, w Wish, now time.Time, alive func(node string) boo
 		if lost {
 			s.doubter = w.Node
 		}
-		if bad || !alive(s.Node) || !s.whole && now.Sub(s.seen) > silence {
+		most := silence
+		if s.whole {
+			most = believed
+		}
+		if bad || !alive(s.Node) || now.Sub(s.seen) > most {
 			from := s.from
 			b.remove(l, s)
 			s.from = from // it may still get it there, whatever others say

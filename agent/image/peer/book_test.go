@@ -219,6 +219,35 @@ func circle(from map[string][]string, at, to string, depth int) bool {
 }
 
 // TestBookIsBounded: no member has another keep more than its share.
+// TestBookForgets: who is still getting a layer and falls silent is forgotten soon, and who has
+// it after a day in which it did not say so again, also where nobody asks for it any more.
+func TestBookForgets(t *testing.T) {
+	b, now := NewBook(), time.Unix(1e9, 0)
+	alive := func(string) bool { return true }
+	for i := range 10 {
+		who := Source{fmt.Sprint("n", i), 1}
+		b.Have(who, []Key{{1, byte(i)}, {2}}, now)
+		b.Find(Key{3, byte(i)}, Wish{Source: who}, now, alive)
+	}
+	b.Sweep(now.Add(silence), alive)
+	if len(b.layers) != 21 {
+		t.Errorf("%d layers are known at first", len(b.layers))
+	}
+	b.Sweep(now.Add(silence+1), alive)
+	if len(b.layers) != 11 || b.ofNode["n1"] != 2 {
+		t.Errorf("%d layers are known after a silence, and of one node %d", len(b.layers), b.ofNode["n1"])
+	}
+	b.Have(Source{"n1", 1}, []Key{{2}}, now.Add(believed/2))
+	b.Sweep(now.Add(believed), alive)
+	if len(b.layers) != 11 {
+		t.Errorf("%d layers are known after a day", len(b.layers))
+	}
+	b.Sweep(now.Add(believed+1), alive)
+	if len(b.layers) != 1 || len(b.ofNode) != 1 || b.ofNode["n1"] != 1 {
+		t.Errorf("%d layers of %v are known after more than a day", len(b.layers), b.ofNode)
+	}
+}
+
 func TestBookIsBounded(t *testing.T) {
 	b, now := NewBook(), time.Unix(1e9, 0)
 	for i := range 4 * maxOfNode {

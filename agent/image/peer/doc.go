@@ -27,7 +27,9 @@
 // answer, is left alone for some minutes by all transfers.
 //
 // What a Book knows is lost with its process. Nodes tell a new keeper what they have,
-// when the gossip shows that there is one; until then a layer is fetched once more.
+// when the gossip shows that there is one; until then a layer is fetched once more. What a
+// node has is believed for a day, and told again four times in it: a Book does not fill up
+// with layers that nobody has any more.
 //
 // # Who may have it
 //

@@ -87,7 +87,13 @@ type Peers struct {
 	giving map[string]int       // requests that are answered now, by the names in certificates
 	// givingAll is their sum.
 	givingAll int
-	told      map[Key]keeper // who was told that this node has a layer
+	told      map[Key]notice // who was told that this node has a layer
+}
+
+// notice is what a keeper was told.
+type notice struct {
+	keeper
+	at time.Time
 }
 
 // keeper is a member that keeps a key, in one of its lives.
@@ -104,7 +110,7 @@ func New(cfg Config) *Peers {
 	p := &Peers{
 		cfg: cfg, book: NewBook(),
 		mute: map[string]muteness{}, giving: map[string]int{},
-		banned: map[string]time.Time{}, paces: map[string]*pace{}, told: map[Key]keeper{},
+		banned: map[string]time.Time{}, paces: map[string]*pace{}, told: map[Key]notice{},
 	}
 	p.transport = p.newTransport()
 	if cfg.Rate > 0 {
@@ -221,12 +227,17 @@ func (p *Peers) isMute(node string) bool {
 func (p *Peers) heard(node string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.mute, func(_ string, m muteness) bool { return time.Since(m.last) > muteTime })
+	p.forgetMute()
 	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
 		p.mute[node] = muteness{p.mute[node].asked + 1, time.Now()}
 	} else {
 		delete(p.mute, node)
 	}
+}
+
+// forgetMute forgets who has not been asked for a while. The caller holds mu.
+func (p *Peers) forgetMute() {
+	maps.DeleteFunc(p.mute, func(_ string, m muteness) bool { return time.Since(m.last) > muteTime })
 }
 
 func (p *Peers) tell(ctx context.Context, member string, q question) (answer, error) {
@@ -315,29 +326,47 @@ func (p *Peers) bans() []string {
 const (
 	settleTime   = 5 * time.Second
 	settleSpread = 5 * time.Second
+	// tellAgain is after how long a keeper is told again what it believes for a time, and
+	// forgetEvery how often what is too old is looked for.
+	tellAgain   = believed / 4
+	forgetEvery = time.Hour
 )
 
-// Run tells keepers what this node has, at its start and when others keep the keys, until
-// ctx ends.
+// Run tells keepers what this node has, at its start, when others keep the keys and from time
+// to time, and forgets what is too old, until ctx ends.
 func (p *Peers) Run(ctx context.Context) error {
 	var known []Member
+	old := time.NewTicker(forgetEvery)
+	defer old.Stop()
+	due := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(settleTime + rand.N(settleSpread)):
 		}
-		if now := p.cfg.Members(); !slices.Equal(now, known) { // other news of them come, too
-			known = now
-			p.book.Sweep(time.Now(), p.living())
+		if now := p.cfg.Members(); due || !slices.Equal(now, known) { // other news of them come, too
+			known, due = now, false
+			p.forget()
 			p.announce(ctx)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.cfg.Changed:
+		case <-old.C:
+			due = true
 		}
 	}
+}
+
+// forget forgets what has become too old.
+func (p *Peers) forget() {
+	p.book.Sweep(time.Now(), p.living())
+	p.bans()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.forgetMute()
 }
 
 // announce tells each keeper which of its keys this node has. One that does not hear it
@@ -359,7 +388,8 @@ func (p *Peers) announce(ctx context.Context) {
 			first := keepers(key, members)[0]
 			k := keeper{first.Name, first.Since}
 			p.mu.Lock()
-			known := p.told[key] == k
+			said := p.told[key]
+			known := said.keeper == k && time.Since(said.at) < tellAgain
 			p.mu.Unlock()
 			if !known && !all[key] {
 				news[k] = append(news[k], key)
@@ -392,7 +422,7 @@ func (p *Peers) tellHave(ctx context.Context, k keeper, keys []Key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, key := range keys {
-		p.told[key] = k
+		p.told[key] = notice{k, time.Now()}
 	}
 }
 

@@ -34,6 +34,57 @@ func TestBansEnd(t *testing.T) {
 	})
 }
 
+// oneImage is a store of an image.
+type oneImage struct{ noStore }
+
+func (oneImage) Manifests(context.Context) ([][]byte, error) {
+	return [][]byte{[]byte(`{"layers": [{"digest": "` + digest.FromString("x").String() + `", "size": 1000000}]}`)}, nil
+}
+
+// TestTellsAgain: while the members stay, a keeper is told again what this node has before it
+// ceases to believe it, and not at each look; what is too old is forgotten without a pull.
+func TestTellsAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []time.Time
+		p := lonely()
+		p.cfg.Store, p.cfg.Log = oneImage{}, slog.New(slog.DiscardHandler)
+		p.cfg.Name = "" // neither of the members is this node: it keeps nothing
+		p.cfg.Ask = func(context.Context, string, []byte) ([]byte, error) {
+			told = append(told, time.Now())
+			return []byte("{}"), nil
+		}
+		p.ban("b", time.Minute)
+		p.mute["b"] = muteness{muteAsks, time.Now()}
+		p.book.Have(Source{"b", 1}, []Key{{1}}, time.Now())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = p.Run(ctx)
+		}()
+		time.Sleep(2 * forgetEvery)
+		p.mu.Lock()
+		if len(p.banned)+len(p.mute) > 0 {
+			t.Errorf("after %v %v and %v are known", 2*forgetEvery, p.banned, p.mute)
+		}
+		p.mu.Unlock()
+		time.Sleep(2 * believed)
+		cancel()
+		<-ended
+		if len(told) < 8 || len(told) > 10 {
+			t.Errorf("in two days the keeper is told %d times", len(told))
+		}
+		for i := 1; i < len(told); i++ {
+			if pause := told[i].Sub(told[i-1]); pause > believed/2 {
+				t.Errorf("it is told nothing for %v", pause)
+			}
+		}
+		if len(p.book.layers) > 0 {
+			t.Errorf("the book has %d layers that nobody has said again", len(p.book.layers))
+		}
+	})
+}
+
 // TestPace: a node that sends too little of what it is asked for is not asked for a time; one
 // that is not asked for anything, or by an agent that stands still itself, is not to blame.
 func TestPace(t *testing.T) {
