@@ -110,6 +110,9 @@ func TestAllocatable(t *testing.T) {
 		cfg := config.Default()
 		tt.change(&cfg)
 		_, got := nodeCapacity(&cfg, facts)
+		if of := memoryOfPods(&cfg, facts); of != tt.memory {
+			t.Errorf("%s: an emptyDir in memory has %d bytes", name, of)
+		}
 		disk := got[corev1.ResourceEphemeralStorage]
 		if got.Memory().Value() != tt.memory || disk.Value() != tt.disk {
 			t.Errorf("%s: memory %v, disk %v; want %d, %d", name, got.Memory(), &disk, tt.memory, tt.disk)

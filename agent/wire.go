@@ -249,6 +249,7 @@ func build(
 				Claims:  objects,
 				Records: kept.volumes,
 				Quotas:  limits.volumes,
+				Memory:  memoryOfPods(cfg, facts),
 				Labels:  selinux.New(),
 				Facts:   of,
 				Log:     log,

@@ -52,6 +52,12 @@ func nodeCapacity(cfg *config.Config, facts host.Facts) (capacity, allocatable c
 	return node.Capacity(facts, cfg.MaxPods, withheld(cfg, facts))
 }
 
+// memoryOfPods is the Node's allocatable memory, in bytes.
+func memoryOfPods(cfg *config.Config, facts host.Facts) int64 {
+	_, allocatable := nodeCapacity(cfg, facts)
+	return allocatable.Memory().Value()
+}
+
 // listener takes every version of the Node that the API has.
 type listener = func(*corev1.Node)
 

@@ -326,7 +326,8 @@ func (s *sizes) Tmpfs(_ string, o tmpfsOptions) error {
 	return nil
 }
 
-// TestEmptyDirInMemoryHasASize: no larger than its limit, nor than its pod may take of memory.
+// TestEmptyDirInMemoryHasASize: no larger than its limit, nor than its pod, or all pods of the
+// node, may take of memory.
 func TestEmptyDirInMemoryHasASize(t *testing.T) {
 	limited := func(memory string) corev1.ResourceRequirements {
 		r := corev1.ResourceRequirements{}
@@ -337,7 +338,7 @@ func TestEmptyDirInMemoryHasASize(t *testing.T) {
 	}
 	for _, c := range []struct {
 		pod, init, a, b, limit string
-		want                   int64
+		node, want             int64
 	}{
 		{want: 0},
 		{limit: "8Mi", want: 8},
@@ -348,6 +349,13 @@ func TestEmptyDirInMemoryHasASize(t *testing.T) {
 		{a: "64Mi", limit: "200Mi", want: 200}, // b has no limit, nor has the pod
 		{a: "64Mi", b: "32Mi", init: "128Mi", want: 128},
 		{pod: "50Mi", a: "10Mi", want: 50},
+		{node: 100, want: 100},
+		{node: 100, limit: "0", want: 100},
+		{node: 100, limit: "8Mi", want: 8},
+		{node: 100, limit: "200Mi", want: 100},
+		{node: 100, a: "64Mi", want: 100}, // as b has no limit
+		{node: 100, a: "64Mi", b: "32Mi", want: 96},
+		{node: 50, a: "64Mi", b: "32Mi", limit: "60Mi", want: 50},
 	} {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}
 		p.Spec.Containers = []corev1.Container{{Name: "a", Resources: limited(c.a)}, {Name: "b", Resources: limited(c.b)}}
@@ -364,7 +372,8 @@ func TestEmptyDirInMemoryHasASize(t *testing.T) {
 		mounts := &sizes{}
 		v := &Volume{Path: filepath.Join(t.TempDir(), "v")}
 		v.Volume.EmptyDir = src
-		if _, err := (emptyDirDriver{mounts: mounts}).Mount(t.Context(), p, v); err != nil || mounts.last != c.want<<20 {
+		d := emptyDirDriver{mounts: mounts, memory: c.node << 20}
+		if _, err := d.Mount(t.Context(), p, v); err != nil || mounts.last != c.want<<20 {
 			t.Errorf("%+v: %d MiB, %v", c, mounts.last>>20, err)
 		}
 	}

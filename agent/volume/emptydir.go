@@ -23,6 +23,7 @@ type emptyDirDriver struct {
 	fixed
 	mounts mounter
 	quotas Quotas
+	memory int64 // that all pods together may take; 0: not known
 	log    *slog.Logger
 }
 
@@ -52,9 +53,9 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 		return time.Time{}, makeDir(v.Path, mode, group, func(path string) error { return d.mkdir(path, v) })
 	case corev1.StorageMediumMemory:
 		// A tmpfs is sticky by itself, and users know it so.
-		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group, size: memoryLimit(p)}
-		if src.SizeLimit != nil && src.SizeLimit.Sign() > 0 && (o.size == 0 || src.SizeLimit.Value() < o.size) {
-			o.size = src.SizeLimit.Value()
+		o := tmpfsOptions{mode: mode | fs.ModeSticky, group: group, size: lower(d.memory, memoryLimit(p))}
+		if src.SizeLimit != nil {
+			o.size = lower(o.size, src.SizeLimit.Value())
 		}
 		return time.Time{}, tmpfsAt(d.mounts, v.Path, o)
 	}
@@ -66,6 +67,14 @@ func (d emptyDirDriver) Mount(_ context.Context, p *corev1.Pod, v *Volume) (time
 		return time.Time{}, tmpfsAt(d.mounts, v.Path, tmpfsOptions{mode: mode, group: group, pages: size})
 	}
 	return time.Time{}, fmt.Errorf("storage medium %q is not supported by this node", src.Medium)
+}
+
+// lower is the lower one of two limits, of which those that are not above 0 are none.
+func lower(a, b int64) int64 {
+	if b > 0 && (a <= 0 || b < a) {
+		return b
+	}
+	return a
 }
 
 // memoryLimit is what a pod may take of memory, 0 where it is not limited.

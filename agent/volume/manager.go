@@ -44,6 +44,9 @@ type Manager struct {
 	Tokens  Tokens
 	// Quotas may be nil: then nothing limits an emptyDir but what is measured.
 	Quotas Quotas
+	// Memory is how much all pods together may take, as the Node's allocatable memory says:
+	// an emptyDir in memory is no larger. 0: not known, and the kernel's default holds.
+	Memory int64
 	// Claims may be nil: then no claims are mounted.
 	Claims Claims
 	// Records may be nil: then nothing is taken over by the next agent.

@@ -48,7 +48,7 @@ func (m *Manager) table() []row {
 	projected := projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}
 	fc := diskDriver{plugin: "fc", users: m, mounts: mounts, finder: fcFinder{m.diskNode()}}
 	return []row{
-		{name: emptyDirRow, driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, log: m.Log}},
+		{name: emptyDirRow, driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, memory: m.Memory, log: m.Log}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: projectedRow, driver: projected},
 		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts}, claims: true},
