@@ -206,6 +206,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		NodeUID: b.nodeUID,
 		Changed: p.pods.Poke,
 		Ending:  p.pods.Manifest,
+		Taken:   p.pods.OfAPI,
 		Log:     b.log,
 	}
 	p.pods.ManifestGone = p.static.Poke

@@ -582,6 +582,14 @@ func (m *Manager) Manifest(name types.NamespacedName, other types.UID) bool {
 	return false
 }
 
+// OfAPI tells whether a pod of the API has a UID.
+func (m *Manager) OfAPI(uid types.UID) bool {
+	m.mu.Lock()
+	w := m.workers[uid]
+	m.mu.Unlock()
+	return w != nil && w.desired() != nil && w.source() == SourceAPI
+}
+
 // Find returns the pod of a namespace and name, the newest when a pod was
 // replaced.
 func (m *Manager) Find(namespace, name string) (View, bool) {

@@ -20,6 +20,13 @@ import (
 	"github.com/shoal-project/shoal/coordinator/auth/podref"
 )
 
+const (
+	// hashAnnotation has the UID of a manifest's pod, which tells what is in the manifest unless
+	// that gives it. manifestAnnotation tells it then.
+	hashAnnotation     = "kubernetes.io/config.hash"
+	manifestAnnotation = "shoal-project.io/manifest"
+)
+
 // manifestBytes bounds a manifest, as the kubelet does.
 const manifestBytes = 10 << 20
 
@@ -69,12 +76,17 @@ func (s *Static) pod(data []byte, source, place string) (*corev1.Pod, error) {
 	if p.Namespace == "" {
 		p.Namespace = corev1.NamespaceDefault
 	}
-	p.UID = types.UID(hash)
 	p.Spec.NodeName = s.Node
 	if p.Annotations == nil {
 		p.Annotations = map[string]string{}
 	}
-	p.Annotations["kubernetes.io/config.hash"] = hash
+	delete(p.Annotations, manifestAnnotation)
+	if p.UID == "" {
+		p.UID = types.UID(hash)
+	} else {
+		p.Annotations[manifestAnnotation] = hash
+	}
+	p.Annotations[hashAnnotation] = string(p.UID)
 	p.Annotations[sourceAnnotation] = source
 	defaults(p)
 	return p, nil
@@ -99,6 +111,12 @@ func check(p *corev1.Pod) error {
 	problems := validation.IsDNS1123Subdomain(p.Name)
 	if p.Namespace != "" {
 		problems = append(problems, validation.IsDNS1123Label(p.Namespace)...)
+	}
+	// Directories and control groups are named by it.
+	if uid := strings.ToLower(string(p.UID)); uid != "" {
+		for _, problem := range validation.IsDNS1123Label(uid) {
+			problems = append(problems, "metadata.uid: "+problem)
+		}
 	}
 	seen := map[string]bool{}
 	record.EachContainer(p, func(c *corev1.Container) {
@@ -133,8 +151,11 @@ func defaults(p *corev1.Pod) {
 		grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
 		sp.TerminationGracePeriodSeconds = &grace
 	}
+	if sp.EnableServiceLinks == nil {
+		links := corev1.DefaultEnableServiceLinks
+		sp.EnableServiceLinks = &links
+	}
 	no := false
-	sp.EnableServiceLinks = &no
 	sp.AutomountServiceAccountToken = &no
 	sp.Tolerations = append(sp.Tolerations,
 		corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute})

@@ -42,6 +42,9 @@ type Static struct {
 	// Ending tells whether the node has a pod of a manifest of that name yet, other than
 	// the one of the UID; nil: none ever. Poke is to be called when one is gone.
 	Ending func(name types.NamespacedName, other types.UID) bool
+	// Taken tells whether a pod of the API has a UID, as one does whose manifest was copied; nil:
+	// none ever.
+	Taken func(uid types.UID) bool
 	// Changed is called when a static pod's mirror appeared.
 	Changed func(uid types.UID)
 	Log     *slog.Logger
@@ -80,6 +83,17 @@ func (s *Static) Mirror(p *corev1.Pod) (*corev1.Pod, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mirrors[nameOf(p)], true
+}
+
+// same tells whether two pods are of the same manifest.
+func same(a, b *corev1.Pod) bool {
+	return a.UID == b.UID && a.Annotations[manifestAnnotation] == b.Annotations[manifestAnnotation]
+}
+
+// shows tells whether a mirror is one of a pod.
+func shows(m, p *corev1.Pod) bool {
+	return m.Annotations[mirrorAnnotation] == string(p.UID) &&
+		m.Annotations[manifestAnnotation] == p.Annotations[manifestAnnotation]
 }
 
 func nameOf(p *corev1.Pod) types.NamespacedName {
@@ -278,11 +292,20 @@ func (s *Static) run() {
 	s.pods, s.known = pods, known
 	s.mu.Unlock()
 	desired := map[types.UID]bool{}
+	was := map[types.UID]*corev1.Pod{}
+	for _, q := range old {
+		was[q.UID] = q
+	}
 	for name, p := range pods {
 		desired[p.UID] = true
-		if q := old[name]; q == nil || q.UID != p.UID {
-			s.waiting[name] = p
+		q := was[p.UID]
+		if q != nil && nameOf(q) == name && same(p, q) {
+			continue
 		}
+		if q != nil { // the manifest gives the UID, and is another now: the pod begins anew
+			s.Handler.Remove(p.UID)
+		}
+		s.waiting[name] = p
 	}
 	for name := range s.waiting {
 		if pods[name] == nil {
@@ -298,12 +321,18 @@ func (s *Static) run() {
 // named are the pods that are to run. Of several of a name it is the one of the first file, or
 // of a file at all, or the first that the server has.
 func (s *Static) named() map[types.NamespacedName]*corev1.Pod {
-	pods := map[types.NamespacedName]*corev1.Pod{}
+	pods, uids := map[types.NamespacedName]*corev1.Pod{}, map[types.UID]bool{}
 	add := func(p *corev1.Pod) (err error) {
-		if other := pods[nameOf(p)]; other == nil {
-			pods[nameOf(p)] = p
-		} else if other.UID != p.UID {
+		other := pods[nameOf(p)]
+		switch {
+		case other != nil && !same(other, p):
 			err = fmt.Errorf("there is another of the pod %s", nameOf(p))
+		case other == nil && uids[p.UID]:
+			err = fmt.Errorf("another pod has the UID %s", p.UID)
+		case other == nil && s.Taken != nil && s.Taken(p.UID):
+			err = fmt.Errorf("a pod of the API has the UID %s", p.UID)
+		case other == nil:
+			pods[nameOf(p)], uids[p.UID] = p, true
 		}
 		return err
 	}
@@ -365,7 +394,7 @@ func (s *Static) seen(m *corev1.Pod) {
 	s.mirrors[nameOf(m)] = m
 	p := s.pods[nameOf(m)]
 	s.mu.Unlock()
-	if p == nil || m.Annotations[mirrorAnnotation] != string(p.UID) || m.DeletionTimestamp != nil {
+	if p == nil || !shows(m, p) || m.DeletionTimestamp != nil {
 		s.Poke()
 	} else if known == nil && s.Changed != nil {
 		s.Changed(p.UID)
@@ -423,7 +452,7 @@ func (s *Static) mirrorPlan() (create, remove []*corev1.Pod) {
 		}
 		if m == nil {
 			create = append(create, p)
-		} else if m.Annotations[mirrorAnnotation] != string(p.UID) || m.DeletionTimestamp != nil {
+		} else if !shows(m, p) || m.DeletionTimestamp != nil {
 			remove = append(remove, m)
 		}
 	}

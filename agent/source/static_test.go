@@ -457,7 +457,8 @@ func TestManifests(t *testing.T) {
 		manifest("x/../y", "i"):              "invalid pod: a lowercase RFC 1123 subdomain",
 		manifest("a", "i") + "  - {name: c}": `invalid pod: there are two containers "c"`,
 		manifest("a", "i") + "  - {name: C}": "invalid pod: a lowercase RFC 1123 label",
-		manifest("a", strings.Repeat("i", manifestBytes)): "it has more than 10485760 bytes",
+		strings.Replace(manifest("a", "i"), "name: a", "uid: ../x, name: a", 1): "invalid pod: metadata.uid: a lowercase",
+		manifest("a", strings.Repeat("i", manifestBytes)):                       "it has more than 10485760 bytes",
 	} {
 		if p, err := load(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
@@ -481,7 +482,7 @@ func TestManifests(t *testing.T) {
 		*p.Spec.TerminationGracePeriodSeconds, *p.Spec.EnableServiceLinks, *p.Spec.AutomountServiceAccountToken,
 		p.Spec.Tolerations[0].Operator, c.TerminationMessagePath, c.TerminationMessagePolicy,
 		c.Ports[0].Protocol, c.Ports[0].HostPort, p.Annotations["kubernetes.io/config.source"])
-	want := "default a-n1 n1 Always ClusterFirst 30 false false Exists /dev/termination-log File TCP 80 file\n"
+	want := "default a-n1 n1 Always ClusterFirst 30 true false Exists /dev/termination-log File TCP 80 file\n"
 	if got != want {
 		t.Errorf("got  %swant %s", got, want)
 	}
@@ -489,10 +490,21 @@ func TestManifests(t *testing.T) {
 	if err != nil || again.UID != p.UID {
 		t.Errorf("the same manifest makes another pod: %s, %s, %v", p.UID, again.UID, err)
 	}
+	if hash := p.Annotations[hashAnnotation]; hash != string(p.UID) {
+		t.Errorf("the hash is %s, and the UID %s", hash, p.UID)
+	}
 	s.Node = "N2"
 	other, err := s.load(path)
 	if err != nil || other.UID == p.UID {
 		t.Errorf("two nodes have one pod: %s, %v", other.UID, err)
+	}
+	given, err := load(strings.Replace(manifest("a", "i")+"  enableServiceLinks: false\n", "name: a",
+		"uid: U-1, name: a", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if given.UID != "U-1" || *given.Spec.EnableServiceLinks || given.Annotations[hashAnnotation] != "U-1" {
+		t.Errorf("what the manifest says is not so: %+v", given)
 	}
 }
 
@@ -577,3 +589,73 @@ func TestManifestsOfABusyDirectory(t *testing.T) {
 		t.Errorf("read after %v", waited)
 	}
 }
+
+// TestGivenUID: the UID of a manifest is the pod's. When the manifest is changed, its pod is
+// removed and begins anew, and so does its mirror; a UID that is another pod's makes none.
+func TestGivenUID(t *testing.T) {
+	m := newManifests(t)
+	m.node = "node-uid"
+	write := func(file, uid, name, image string) {
+		t.Helper()
+		text := strings.Replace(manifest(name, image), "name: "+name, "uid: "+uid+", name: "+name, 1)
+		if err := os.WriteFile(filepath.Join(m.dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var done []string
+	m.static.Handler = handlerFuncs{
+		update: func(p *corev1.Pod) {
+			done = append(done, fmt.Sprint("run ", p.Name, " ", p.UID, " ", p.Spec.Containers[0].Image))
+		},
+		remove: func(uid types.UID) { done = append(done, fmt.Sprint("remove ", uid)) },
+	}
+	m.static.Taken = func(uid types.UID) bool { return uid == "of-api" }
+	read := func(want ...string) {
+		t.Helper()
+		done = nil
+		if err := m.static.read(); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(done, want) {
+			t.Errorf("done is %q, not %q", done, want)
+		}
+	}
+	write("a.yaml", "u-1", "a", "i:1")
+	read("run a-n1 u-1 i:1")
+	create, _ := m.static.mirrorPlan()
+	if len(create) != 1 {
+		t.Fatalf("mirrors of %v are made", create)
+	}
+	mirror := create[0].DeepCopy()
+	mirror.UID, mirror.Annotations[mirrorAnnotation] = "m", string(create[0].UID)
+	m.static.seen(mirror)
+	read()
+	if create, remove := m.static.mirrorPlan(); len(create)+len(remove) > 0 {
+		t.Error("the mirror is not the pod's")
+	}
+	write("a.yaml", "u-1", "a", "i:2")
+	read("remove u-1", "run a-n1 u-1 i:2")
+	if _, remove := m.static.mirrorPlan(); len(remove) != 1 {
+		t.Error("the mirror shows the manifest of before")
+	}
+	write("a.yaml", "u-1", "b", "i:2") // another name
+	read("remove u-1", "run b-n1 u-1 i:2")
+	write("c.yaml", "u-1", "c", "i:1")
+	write("d.yaml", "of-api", "d", "i:1")
+	read()
+	for _, want := range []string{"c.yaml", "d.yaml"} {
+		if !strings.Contains(m.log.String(), want) {
+			t.Errorf("of %s nothing is told: %s", want, &m.log)
+		}
+	}
+}
+
+// handlerFuncs tell of what they are called with.
+type handlerFuncs struct {
+	update func(*corev1.Pod)
+	remove func(types.UID)
+}
+
+func (h handlerFuncs) Update(p *corev1.Pod, _ string)   { h.update(p) }
+func (h handlerFuncs) Remove(uid types.UID)             { h.remove(uid) }
+func (h handlerFuncs) Prune(string, map[types.UID]bool) {}
