@@ -80,6 +80,14 @@ func runtimeConfig(
 	}
 }
 
+// hugePages is how many bytes the node has in huge pages.
+func hugePages(facts host.Facts) (sum int64) {
+	for _, n := range facts.HugePages {
+		sum += n
+	}
+	return sum
+}
+
 // beside is the path of a program that lies beside this one, whether it is there or not; ""
 // if that is not known.
 func beside(name string) string {
@@ -171,7 +179,9 @@ func openRuntime(
 	if err != nil {
 		return containers{}, err
 	}
-	r, err := runtime.Open(ctx, runtimeConfig(cfg, n, limits, seal, guard, log))
+	rc := runtimeConfig(cfg, n, limits, seal, guard, log)
+	rc.HugePages = hugePages(facts)
+	r, err := runtime.Open(ctx, rc)
 	if err != nil {
 		return containers{}, err
 	}

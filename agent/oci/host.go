@@ -20,6 +20,7 @@ type Host struct {
 	Capabilities []string // the bounding set of this process: more cannot be given
 	OOMScoreAdj  int      // the lowest value that may be given
 	Hugetlb      bool     // hugepage limits can be set
+	NoHugetlb    string   // why they cannot
 	Apparmor     bool
 	apparmor     string // the default profile that is loaded, "" = none
 }
@@ -40,16 +41,33 @@ func ReadHost(cgroupV2 bool) (Host, error) {
 		}
 		h.OOMScoreAdj, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	if cgroupV2 {
-		controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
-		h.Hugetlb = slices.Contains(strings.Fields(string(controllers)), "hugetlb")
-	} else {
-		_, err = os.Stat("/sys/fs/cgroup/hugetlb")
-		h.Hugetlb = err == nil
-	}
+	h.NoHugetlb = noHugetlb("/sys/fs/cgroup", cgroupV2)
+	h.Hugetlb = h.NoHugetlb == ""
 	on, _ := os.ReadFile("/sys/module/apparmor/parameters/enabled")
 	h.Apparmor = strings.HasPrefix(string(on), "Y")
 	return h, nil
+}
+
+// noHugetlb tells why huge pages cannot be limited by the groups that are mounted at a place;
+// "": they can.
+func noHugetlb(groups string, v2 bool) string {
+	has := func(dir string) bool {
+		controllers, err := os.ReadFile(filepath.Join(groups, dir, "cgroup.controllers"))
+		return err == nil && slices.Contains(strings.Fields(string(controllers)), "hugetlb")
+	}
+	if v2 {
+		if has("") {
+			return ""
+		}
+		return "the kernel has no control group controller hugetlb"
+	}
+	if _, err := os.Stat(filepath.Join(groups, "hugetlb")); err == nil {
+		return ""
+	}
+	if has("unified") {
+		return "the host has control groups of both versions, and the controller hugetlb in version 2 alone"
+	}
+	return "the control group controller hugetlb is not mounted"
 }
 
 func capLine(status, key string) uint64 {

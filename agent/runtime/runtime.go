@@ -43,6 +43,8 @@ type Config struct {
 	Runtimes   map[string]oci.Runtime // RuntimeClass handlers; "" = default, found if missing
 	Network    Network
 	Seal       *checkpoint.Keys // of records, nil: in the clear
+	// HugePages is how many bytes the node has in them.
+	HugePages int64
 	// KeepFree is how much of their file system images leave free, by its
 	// size, KeepInodes how many inodes; nil = nothing.
 	KeepFree, KeepInodes func(total uint64) uint64
@@ -98,6 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	tellHugePages(cfg.Log, cfg.HugePages, host.NoHugetlb)
 	if err := host.LoadApparmor(); err != nil {
 		cfg.Log.Warn("containers are not confined by AppArmor unless they name a profile", "err", err)
 	}
@@ -141,6 +144,14 @@ func Open(ctx context.Context, cfg Config) (*Runtime, error) {
 	}
 	r.stream = stream.New(streams{r})
 	return r, nil
+}
+
+// tellHugePages warns that containers are not held to their huge pages, where the node has any.
+func tellHugePages(log *slog.Logger, has int64, why string) {
+	if has > 0 && why != "" {
+		log.Warn("containers are not held to the huge pages that they ask for: any may take all of the node's",
+			"because", why)
+	}
 }
 
 func (r *Runtime) sandboxRun() string   { return filepath.Join(r.cfg.RunDir, "sandboxes") }
