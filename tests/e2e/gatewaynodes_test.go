@@ -58,6 +58,19 @@ spec:
 `
 
 const (
+	edgeIngress = `
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: e2e-edge}
+spec:
+  controller: shoal-project.io/ingress
+  parameters: {kind: ConfigMap, name: edge, scope: Namespace, namespace: %s}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec: {ingressClassName: e2e-edge, defaultBackend: {service: {name: hello, port: {number: 80}}}}
+`
 	edgeClass = `
 apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
@@ -225,6 +238,23 @@ func TestGatewayNodes(t *testing.T) {
 	harness.Eventually(t, "the address answers", func() (bool, string) {
 		got := askFrom(outside, "https://"+at, "foo.example.com", pool)
 		return strings.HasPrefix(got, "200 Hello"), got
+	})
+
+	// So are the Ingresses of a class with parameters, on the nodes' own ports and behind its Service.
+	s.apply(fmt.Sprintf(edgeIngress, s.ns))
+	public := func(node string) string { return "http://" + machines[node].address + "/" }
+	s.answers(public("node2"), "foo.example.com", "200 Hello", nil)
+	if got := ask(public("node1"), "foo.example.com", nil); !strings.Contains(got, "connection refused") {
+		t.Errorf("node1 answers for the Ingress: %s", got)
+	}
+	s.until("node2", "-n", "kube-system", "get", "endpointslices", "-l",
+		"kubernetes.io/service-name=shoal-ingress-e2e-edge", "-o", "jsonpath={.items[*].endpoints[*].nodeName}")
+	s.k("delete", "ingress", "web")
+	cluster.Must(t, "delete", "ingressclass", "e2e-edge")
+	s.until("", "-n", "kube-system", "get", "service", "shoal-ingress-e2e-edge", "--ignore-not-found", "-o", "name")
+	harness.Eventually(t, "node2 answers for no Ingress", func() (bool, string) {
+		got := ask(public("node2"), "foo.example.com", nil)
+		return strings.Contains(got, "connection refused"), got
 	})
 
 	// Both nodes' clients ask all the time, by the cluster IP.
