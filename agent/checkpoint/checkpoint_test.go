@@ -304,8 +304,11 @@ func TestPutNow(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.PutNow("a", &thing{1, "three"}); err == nil {
-		t.Error("a record was put where no directory is")
+		t.Error("a record was put where no directory can be")
 	}
 }
 
