@@ -14,67 +14,91 @@ import (
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
-// A machine's address goes and another comes, with a moment between in which none is there;
-// one that comes back at once is no move, nor is a further one.
+// A machine's address goes and another comes, at once or later; one that comes back is no
+// move, nor is a further one.
 func TestMoved(t *testing.T) {
-	t.Parallel()
 	const first, second = "192.0.2.1/24", "192.0.2.2/24"
-	ns := nstest.New(t)
-	err := nstest.In(ns, func() error {
-		lo, err := netlink.LinkByName("lo")
+	for _, c := range []struct {
+		what string
+		do   []func(netlink.Link) error
+		want string
+	}{
+		{"comes back", []func(netlink.Link) error{without(first), with(first)}, ""},
+		{"a further one", []func(netlink.Link) error{with(second)}, ""},
+		{"goes", []func(netlink.Link) error{without(first)}, ""},
+		{"another", []func(netlink.Link) error{without(first), with(second)}, "192.0.2.2"},
+		{"another later", []func(netlink.Link) error{without(first), later, with(second)}, "192.0.2.2"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			err := nstest.In(ns, func() error {
+				lo, err := netlink.LinkByName("lo")
+				if err != nil {
+					return err
+				}
+				if err := errors.Join(netlink.LinkSetUp(lo), with(first)(lo)); err != nil {
+					return err
+				}
+				changed := make(chan error, 1)
+				go func() {
+					changed <- nstest.In(ns, func() error {
+						for _, do := range c.do {
+							if err := do(lo); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+				}()
+				ctx, cancel := context.WithTimeout(t.Context(), patience+lookAgain+3*time.Second)
+				defer cancel()
+				got, err := Moved(ctx, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, own)
+				var want []netip.Addr
+				if c.want != "" {
+					want = []netip.Addr{netip.MustParseAddr(c.want)}
+				}
+				if err != nil || !slices.Equal(got, want) {
+					t.Errorf("%v, %v", got, err)
+				}
+				return <-changed
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func with(address string) func(netlink.Link) error {
+	return func(l netlink.Link) error {
+		a, err := netlink.ParseAddr(address)
 		if err != nil {
 			return err
 		}
-		if err := netlink.LinkSetUp(lo); err != nil {
+		return netlink.AddrAdd(l, a)
+	}
+}
+
+func without(address string) func(netlink.Link) error {
+	return func(l netlink.Link) error {
+		a, err := netlink.ParseAddr(address)
+		if err != nil {
 			return err
 		}
-		change := func(do func(netlink.Link, *netlink.Addr) error, address string) {
-			a, err := netlink.ParseAddr(address)
-			if err == nil {
-				err = do(lo, a)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		}
-		find := func() (out []netip.Addr, err error) {
-			list, err := net.InterfaceAddrs()
-			for _, a := range list {
-				if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() {
-					out = append(out, p.Addr())
-				}
-			}
-			if len(out) == 0 {
-				err = errors.New("none")
-			}
-			return out, err
-		}
-		had := []netip.Addr{netip.MustParseAddr("192.0.2.1")}
-		change(netlink.AddrAdd, first)
-		for _, c := range []struct {
-			what string
-			do   func()
-			want []netip.Addr
-		}{
-			{"comes back", func() { change(netlink.AddrDel, first); change(netlink.AddrAdd, first) }, nil},
-			{"a further one", func() { change(netlink.AddrAdd, "198.51.100.1/24") }, nil},
-			{"goes", func() { change(netlink.AddrDel, "198.51.100.1/24"); change(netlink.AddrDel, first) }, nil},
-			{"another", func() { change(netlink.AddrAdd, second) }, []netip.Addr{netip.MustParseAddr("192.0.2.2")}},
-		} {
-			ctx, cancel := context.WithTimeout(t.Context(), patience+2*time.Second)
-			go func() {
-				time.Sleep(100 * time.Millisecond)
-				_ = nstest.In(ns, func() error { c.do(); return nil })
-			}()
-			got, err := Moved(ctx, had, find)
-			cancel()
-			if err != nil || !slices.Equal(got, c.want) {
-				t.Errorf("%s: %v, %v", c.what, got, err)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+		return netlink.AddrDel(l, a)
 	}
+}
+
+func later(netlink.Link) error { time.Sleep(patience + time.Second); return nil }
+
+// own are the addresses but for loopback ones.
+func own() (out []netip.Addr, err error) {
+	list, err := net.InterfaceAddrs()
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && !p.Addr().IsLoopback() {
+			out = append(out, p.Addr())
+		}
+	}
+	return out, err
 }
