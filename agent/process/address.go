@@ -13,9 +13,9 @@ import (
 )
 
 // patience is how long addresses may be away that come back, as while a network manager
-// is restarted; lookAgain is how often one is looked for that takes the place of another:
-// nothing tells when a route to the world comes after the address.
-const patience, lookAgain = 5 * time.Second, 5 * time.Second
+// is restarted, and how often one is looked for that takes the place of another: nothing
+// tells when a route to the world comes after the address.
+const patience = 5 * time.Second
 
 // Moved waits until an address that this machine had is not its own any more and find,
 // which looks as for a start, has others: these are returned (a new lease of DHCP, a
@@ -23,6 +23,12 @@ const patience, lookAgain = 5 * time.Second, 5 * time.Second
 // began without a network may get one. It returns nothing once ctx ends, and an error
 // where the kernel does not tell of addresses.
 func Moved(ctx context.Context, had []netip.Addr, find func() ([]netip.Addr, error)) ([]netip.Addr, error) {
+	return moved(ctx, patience, had, find)
+}
+
+func moved(
+	ctx context.Context, patience time.Duration, had []netip.Addr, find func() ([]netip.Addr, error),
+) ([]netip.Addr, error) {
 	events := make(chan netlink.AddrUpdate)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,7 +59,7 @@ func Moved(ctx context.Context, had []netip.Addr, find func() ([]netip.Addr, err
 			if now, err := find(); err == nil && usable(now) && !slices.Equal(now, had) {
 				return now, nil
 			}
-			check.Reset(lookAgain)
+			check.Reset(patience)
 		}
 	}
 }

@@ -14,6 +14,9 @@ import (
 	"github.com/shoal-project/shoal/cni/nstest"
 )
 
+// short is long enough for addresses that change one after the other.
+const short = 500 * time.Millisecond
+
 // A machine's address goes and another comes, at once or later; one that comes back is no
 // move, nor is a further one.
 func TestMoved(t *testing.T) {
@@ -51,9 +54,9 @@ func TestMoved(t *testing.T) {
 						return nil
 					})
 				}()
-				ctx, cancel := context.WithTimeout(t.Context(), patience+lookAgain+3*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 4*short)
 				defer cancel()
-				got, err := Moved(ctx, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, own)
+				got, err := moved(ctx, short, []netip.Addr{netip.MustParseAddr("192.0.2.1")}, own)
 				var want []netip.Addr
 				if c.want != "" {
 					want = []netip.Addr{netip.MustParseAddr(c.want)}
@@ -90,7 +93,7 @@ func without(address string) func(netlink.Link) error {
 	}
 }
 
-func later(netlink.Link) error { time.Sleep(patience + time.Second); return nil }
+func later(netlink.Link) error { time.Sleep(short + short/2); return nil }
 
 // own are the addresses but for loopback ones.
 func own() (out []netip.Addr, err error) {
