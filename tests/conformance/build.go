@@ -64,6 +64,10 @@ func build(ctx context.Context, cache string, o options) error {
 		return err
 	}
 	switch {
+	case o.outside():
+		if err := upstream.BuildContainerd(ctx, containerdPrograms(o.bin)); err != nil {
+			return err
+		}
 	case o.node:
 	case o.storage():
 		if err := upstream.BuildSidecars(ctx, cache, o.archives); err != nil {

@@ -28,6 +28,8 @@ type options struct {
 	labels            string
 	node, netpol      bool
 	standalone        bool
+	containerd        bool
+	criproxy          bool
 	archives          string
 	failed, missing   bool
 	keep, build       bool
@@ -52,6 +54,9 @@ func main() {
 	flag.BoolVar(&o.node, "node", false, "run upstream's suite of nodes, e2e_node, on one node; results are recorded in "+
 		nodeResults)
 	flag.BoolVar(&o.standalone, "standalone", false, "with -node, run the specs of a node without an API server on one")
+	flag.BoolVar(&o.containerd, "containerd", false, "with -node, run them on a node whose runtime is containerd; results "+
+		"are recorded in "+outsideResults)
+	flag.BoolVar(&o.criproxy, "criproxy", false, "as -containerd, for the specs with a proxy between agent and runtime")
 	flag.BoolVar(&o.netpol, "netpol", false, "run the suite of ClusterNetworkPolicies; -focus is of its tests' names then")
 	flag.StringVar(&o.archives, "archives", os.Getenv("ARCHIVES"), "directory of source archives of what specs of "+
 		"storage need and the module proxy lacks; default ARCHIVES")
@@ -109,6 +114,11 @@ func run(ctx context.Context, o options) error {
 	c, err := s.start(ctx, archive)
 	if err == nil {
 		err = s.run(ctx)
+	}
+	if s.node != nil && !o.keep {
+		if serr := s.node.stop(); serr != nil {
+			fmt.Fprintln(os.Stderr, "conformance: stop the node:", serr)
+		}
 	}
 	if c != nil && !o.keep {
 		if serr := c.Stop(); serr != nil {

@@ -35,12 +35,20 @@ import (
 
 // nodeSpecs are those of the suite of nodes that -labels does not choose: they need a proxy
 // in front of the runtime, images that only upstream has, or a kubelet without an API server,
-// which -standalone gives them.
+// which -criproxy and -standalone give them.
 const nodeSpecs = "!Flaky && !Benchmark && !NodeSpecialFeature && !(Feature: containsAny {CriProxy, StandaloneMode})"
+
+// proxySpecs are those that need the proxy, which -criproxy gives them.
+const proxySpecs = "Feature: containsAny CriProxy"
 
 const (
 	nodeResults = "tests/conformance/node.txt"
 	beginNode   = "<!-- totals of the suite of nodes: written by make node-suite -->\n"
+
+	// outsideResults is the record of what ran on a containerd.
+	outsideResults = "tests/conformance/nodecontainerd.txt"
+	beginOutside   = "<!-- totals of nodes on containerd: written by make node-suite ARGS=-containerd -->\n"
+
 	// unitName is what the suite takes for the kubelet's unit.
 	unitName = "kubelet-shoal"
 	// unitAddress is where this process is asked to end and start the agent.
@@ -52,8 +60,12 @@ type nodeMachine struct {
 	cluster *harness.Cluster
 	agent   *harness.Agent
 	token   string
+	// outside is its runtime; nil: the agent's own.
+	outside *outsideRuntime
 	// standalone: the agent knows no API server. There is one all the same, for the suite.
-	standalone bool
+	// proxied: the suite makes a proxy of the runtime, which the agent is to use.
+	standalone, proxied bool
+	proxySocket         string // the proxy's, which it leaves
 	// dir is the directory of the run's link to the suite's program, which ginkgo runs it
 	// in: there it writes the kubelet's configuration.
 	dir string
@@ -111,6 +123,9 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 	a, err := c.Host("node1", func(a *harness.Agent, cfg *agentconfig.Config) {
 		harness.Service(a, cfg)
 		cfg.RegistryConfigDir, cfg.RuntimeHandlers = mirrors, map[string]string{testHandler: "runc"}
+		if o.outside() {
+			cfg.ContainerRuntimeEndpoint = "unix://" + outsideDir(a, "s")
+		}
 		cfg.StaticPodPath = filepath.Join(a.Dir, "manifests")
 		if o.standalone {
 			cfg.Address = a.Address // 127.0.0.1 is the rig's
@@ -123,14 +138,21 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 	if err != nil {
 		return nil, c, err
 	}
-	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite"), standalone: o.standalone}
-	if err := n.start(); err != nil {
-		return nil, c, err
-	}
+	n := &nodeMachine{cluster: c, agent: a, dir: filepath.Join(c.Dir, "suite"), standalone: o.standalone,
+		proxied: o.criproxy}
 	imported := func() error { return waitForImport(suiteArchive, []string{filepath.Join(a.Dir, "agent.log")}) }
+	if o.outside() {
+		imported = func() error { return nil } // by start
+		if n.outside, err = newOutsideRuntime(a, filepath.Dir(archive), o.bin, mirrors); err != nil {
+			return nil, c, err
+		}
+	}
+	if err := n.start(); err != nil {
+		return n, c, err
+	}
 	if o.standalone {
 		if err := n.ready(); err != nil {
-			return nil, c, err
+			return n, c, err
 		}
 		return n, c, imported()
 	}
@@ -138,7 +160,7 @@ func startNode(ctx context.Context, o options, archive string) (*nodeMachine, *h
 		_, err = c.Kubectl("", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
 	}
 	if err != nil {
-		return nil, c, fmt.Errorf("%w: %s", err, a.Logs())
+		return n, c, fmt.Errorf("%w: %s", err, a.Logs())
 	}
 	return n, c, imported()
 }
@@ -175,6 +197,11 @@ func (n *nodeMachine) start() error {
 	}
 	if err := n.agent.Start(); err != nil {
 		return err
+	}
+	if n.outside != nil {
+		if err := n.outside.start(filepath.Join(n.cluster.Dir, "images")); err != nil {
+			return err
+		}
 	}
 	if err := n.serveLogind(); err != nil {
 		return err
@@ -247,20 +274,59 @@ func (n *nodeMachine) unit(verb string) error {
 }
 
 // ready returns when the agent's runtime answers, as systemctl does when the agent says that
-// it is ready. A socket that is not there yet has no event here.
+// it is ready; of an agent whose runtime is another's, when the agent itself does.
 func (n *nodeMachine) ready() error {
+	err := answers(func() (net.Conn, error) { return net.Dial("unix", n.runtime()) })
+	if n.outside != nil {
+		err = answers(func() (conn net.Conn, err error) {
+			_ = harness.Inside(n.agent.NetNS, func() error {
+				conn, err = net.Dial("tcp", net.JoinHostPort(n.agent.Address, "10250"))
+				return nil
+			})
+			return conn, err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("the agent does not come up: %w: %s", err, n.agent.Logs())
+	}
+	return nil
+}
+
+// answers returns when a connection can be made, within a minute. A socket that is not there
+// yet has no event here.
+func answers(dial func() (net.Conn, error)) error {
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		conn, err := net.Dial("unix", n.runtime())
+		conn, err := dial()
 		if err == nil {
 			return conn.Close()
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the agent does not come up: %w: %s", err, n.agent.Logs())
+			return err
 		}
 	}
 }
 
-func (n *nodeMachine) runtime() string { return filepath.Join(n.agent.Dir, "run", "cri.sock") }
+func (n *nodeMachine) runtime() string {
+	if n.outside != nil {
+		return n.outside.Socket()
+	}
+	return filepath.Join(n.agent.Dir, "run", "cri.sock")
+}
+
+// stop ends what Cluster.Stop does not know of.
+func (n *nodeMachine) stop() error {
+	if n.outside == nil {
+		return nil
+	}
+	var err error
+	if n.agent.Running() {
+		err = n.agent.Halt(syscall.SIGTERM)
+	}
+	if n.proxySocket != "" {
+		_ = os.Remove(n.proxySocket)
+	}
+	return errors.Join(err, n.outside.stop())
+}
 
 // takeConfiguration writes the agent's configuration of the kubelet's that the suite wrote.
 func (n *nodeMachine) takeConfiguration() error {
@@ -344,6 +410,12 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	if err := os.Symlink(filepath.Join(s.cache, "e2e_node.test"), program); err != nil {
 		return err
 	}
+	// Specs look for lines of the kubelet's log there.
+	kubeletLog := filepath.Join(s.report, "kubelet.log")
+	if err := os.Symlink(filepath.Join(n.agent.Dir, "agent.log"), kubeletLog); err != nil {
+		return err
+	}
+	defer os.Remove(kubeletLog)
 	log, err := os.Create(filepath.Join(s.report, "e2e.log"))
 	if err != nil {
 		return err
@@ -357,7 +429,8 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 	args = append(args, "--host=http://127.0.0.1:8080", "--bearer-token="+n.token, "--node-name=node1",
 		"--start-services=false", "--stop-services=false", "--prepull-images=false",
 		"--container-runtime-endpoint="+runtime, "--image-service-endpoint="+runtime,
-		"--container-runtime-process-name=shoal-agent", "--container-runtime-pid-file=",
+		"--container-runtime-process-name="+n.runtimeProgram(), "--container-runtime-pid-file=",
+		"--cri-proxy-enabled="+strconv.FormatBool(n.proxied),
 		"--system-spec-file="+filepath.Join(s.report, "system-spec.yaml"),
 		"--standalone-mode="+strconv.FormatBool(n.standalone),
 		"--report-dir="+s.report, "--dns-domain=cluster.local", "--config-dir="+filepath.Join(s.report, "kubelet.conf.d"))
@@ -396,6 +469,13 @@ func (n *nodeMachine) run(ctx context.Context, s suite) error {
 		return fmt.Errorf("the suite wrote no report: %w (log: %s)", err, log.Name())
 	}
 	return nil
+}
+
+func (n *nodeMachine) runtimeProgram() string {
+	if n.outside != nil {
+		return "containerd"
+	}
+	return "shoal-agent"
 }
 
 // writeConfiguration writes the kubelet's configuration where the suite looks for it.

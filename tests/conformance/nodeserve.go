@@ -60,6 +60,9 @@ func (n *nodeMachine) serve() error {
 		"127.0.0.1:10248": kubelet,
 		unitAddress:       http.HandlerFunc(n.serveUnit),
 	}
+	if n.proxied {
+		handlers["127.0.0.1:8080"] = n.attached(handlers["127.0.0.1:8080"])
+	}
 	if n.standalone {
 		handlers[standaloneAddress] = kubelet
 	}

@@ -77,9 +77,15 @@ func (o options) storage() bool { return o.labels == "storage" }
 // /var/lib/kubelet.
 func (o options) machines() bool { return o.storage() || o.labels == "devices" }
 
+// outside tells whether the node's runtime is not the agent's own.
+func (o options) outside() bool { return o.containerd || o.criproxy }
+
 // wideRecord is the record of the specs that -labels chooses, and what comes before
 // its totals in the documentation.
 func (o options) wideRecord() (file, begin string) {
+	if o.outside() {
+		return outsideResults, beginOutside
+	}
 	if o.node {
 		return nodeResults, beginNode
 	}
@@ -102,6 +108,9 @@ func (o options) wideRecord() (file, begin string) {
 func (o options) labelFilter() string {
 	if o.labels == "" && o.standalone {
 		return "Feature: containsAny StandaloneMode"
+	}
+	if o.labels == "" && o.criproxy {
+		return proxySpecs
 	}
 	if o.labels == "" && o.node {
 		return nodeSpecs
@@ -268,6 +277,13 @@ func readCauses(file string) (causes, error) {
 	return all, nil
 }
 
+// ofOwnRuntime begins the causes that another runtime takes away.
+const ofOwnRuntime = "the runtime is part of the agent"
+
+func (c causes) withoutOwnRuntime() causes {
+	return slices.DeleteFunc(slices.Clone(c), func(one cause) bool { return strings.HasPrefix(one.why, ofOwnRuntime) })
+}
+
 func (c causes) of(name string) string {
 	for _, one := range c {
 		if one.specs.MatchString(name) {
@@ -345,6 +361,9 @@ func (o options) recordWide(specs []spec, ran record) error {
 	if err != nil {
 		return err
 	}
+	if o.outside() {
+		known = known.withoutOwnRuntime()
+	}
 	unknown := known.explain(ran)
 	file, begin := o.wideRecord()
 	old, err := readWide(file)
@@ -353,7 +372,7 @@ func (o options) recordWide(specs []spec, ran record) error {
 	}
 	merged := maps.Clone(old)
 	for _, s := range specs {
-		if _, ok := merged[s.name]; !ok {
+		if _, ok := merged[s.name]; !ok && !o.containerd { // where only some are run
 			merged[s.name] = result{state: notRun}
 		}
 	}
