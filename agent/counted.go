@@ -24,8 +24,15 @@ func (c containers) counted(counts *metrics.Agent, spans *tracing.Tracer) contai
 	if c.groups != nil {
 		c.groups.Operations = counts.Cgroups
 	}
+	if c.outdated {
+		counts.LosesSupport = runtimeConfigNeeded
+	}
 	return c
 }
+
+// runtimeConfigNeeded is upstream's release whose kubelet takes no runtime that does not tell who
+// makes control groups.
+const runtimeConfigNeeded = "1.37.0"
 
 // asked is who hears of requests to a service.
 type asked struct {

@@ -45,6 +45,8 @@ type containers struct {
 	groups *qos.Groups
 	// builtin is the agent's own runtime; nil with an outside one.
 	builtin *runtime.Runtime
+	// outdated: the runtime is one that upstream's next release does without.
+	outdated bool
 	// told tells a runtime with a network of its own the range of the pods.
 	told func(ctx context.Context, podCIDR string)
 }
@@ -225,14 +227,23 @@ func connectRuntime(
 	if n := memory.Node(); n != nil && len(n.Spec.PodCIDRs) > 0 {
 		r.TellPodCIDR(ctx, cidr.Parse(n.Spec.PodCIDRs...).Text())
 	}
+	driver, tells, err := r.Driver(ctx, cgroup.Driver(cfg.CgroupDriver))
+	if err != nil {
+		return containers{}, err
+	}
+	if !tells {
+		log.Warn("the container runtime is old: it does not tell who makes control groups; cgroupDriver says it",
+			"cgroupDriver", driver)
+	}
 	version, err := versionOf(ctx, r)
 	return containers{
 		RuntimeService: r,
 		images:         r.Images,
 		brief:          r,
 		version:        version,
-		tree:           qos.Tree{Driver: r.Driver(ctx, cgroup.Driver(cfg.CgroupDriver)), Root: cfg.CgroupRoot},
+		tree:           qos.Tree{Driver: driver, Root: cfg.CgroupRoot},
 		sessions:       server.Sessions{URLs: r},
+		outdated:       !tells,
 		told:           r.TellPodCIDR,
 	}, err
 }

@@ -50,6 +50,9 @@ type Agent struct {
 	// ProxyHealthz and ProxyLivez count the answers of these pages by their status.
 	ProxyHealthz, ProxyLivez *Counts
 	DNS                      interface{ Show(*Page) } // nil where no names are answered
+	// LosesSupport is upstream's release whose kubelet would not take the container runtime any
+	// more; empty where the next ones do. It is known before the page is asked for.
+	LosesSupport string
 }
 
 // Calls counts calls of a method, and those that failed, by version of the API.
@@ -213,6 +216,10 @@ func (a *Agent) Show(p *Page) {
 	}
 	if a.DNS != nil {
 		a.DNS.Show(p)
+	}
+	if a.LosesSupport != "" {
+		p.Family("kubelet_cri_losing_support", Gauge, "[ALPHA] the Kubernetes version that the currently running CRI "+
+			"implementation will lose support on if not upgraded.").Put(1, "version", a.LosesSupport)
 	}
 }
 

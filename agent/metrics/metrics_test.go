@@ -78,3 +78,19 @@ var errFull = errors.New("full")
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
+
+// What upstream's kubelet tells of a runtime that is too old is told where it is.
+func TestLosesSupport(t *testing.T) {
+	for version, want := range map[string]bool{"": false, "1.37.0": true} {
+		var text strings.Builder
+		a, p := NewAgent(), NewPage(&text)
+		a.LosesSupport = version
+		a.Show(p)
+		if err := p.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(text.String(), `kubelet_cri_losing_support{version="1.37.0"} 1`); got != want {
+			t.Errorf("%q: shown: %v", version, got)
+		}
+	}
+}

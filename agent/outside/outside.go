@@ -4,11 +4,14 @@ package outside
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	criapi "k8s.io/cri-api/pkg/apis"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	criclient "k8s.io/cri-client/pkg"
@@ -22,6 +25,11 @@ const (
 	again = time.Second
 	// A pull may take so long.
 	imagePatience = 15 * time.Minute
+	// streams: lists come piece by piece where the runtime can (KEP-5825), whatever their size; the
+	// client asks for whole ones where it cannot.
+	streams = true
+	// attempts is how often a runtime is asked for its configuration that fails to tell.
+	attempts = 3
 )
 
 // Runtime is a runtime behind a socket.
@@ -44,14 +52,14 @@ func Connect(
 	endpoint, images = address(endpoint), address(images)
 	r := &Runtime{log: log}
 	err := await(ctx, "the container runtime", endpoint, log, func() (err error) {
-		r.RuntimeService, err = criclient.NewRemoteRuntimeService(ctx, endpoint, timeout, tracer, false)
+		r.RuntimeService, err = criclient.NewRemoteRuntimeService(ctx, endpoint, timeout, tracer, streams)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	err = await(ctx, "the image service", images, log, func() (err error) {
-		r.Images, err = criclient.NewRemoteImageService(ctx, images, imagePatience, tracer, false)
+		r.Images, err = criclient.NewRemoteImageService(ctx, images, imagePatience, tracer, streams)
 		return err
 	})
 	if err != nil {
@@ -87,16 +95,30 @@ func await(ctx context.Context, what, endpoint string, log *slog.Logger, connect
 }
 
 // Driver is who makes control groups: the runtime does so for the groups that
-// the agent names (KEP-4033). A runtime that does not say leaves configured.
-func (r *Runtime) Driver(ctx context.Context, configured cgroup.Driver) cgroup.Driver {
-	c, err := r.RuntimeConfig(ctx)
-	switch {
-	case err != nil || c.GetLinux() == nil:
-		return configured
-	case c.GetLinux().GetCgroupDriver() == criv1.CgroupDriver_SYSTEMD:
-		return cgroup.Systemd
+// the agent names (KEP-4033). A runtime that does not say leaves configured; tells is false of
+// one that cannot, as it is older than the request. One that fails to is asked again: groups
+// at another's places would be no pod's.
+func (r *Runtime) Driver(ctx context.Context, configured cgroup.Driver) (driver cgroup.Driver, tells bool, err error) {
+	for range attempts {
+		var c *criv1.RuntimeConfigResponse
+		c, err = r.RuntimeConfig(ctx)
+		switch {
+		case status.Code(err) == codes.Unimplemented:
+			return configured, false, nil
+		case err == nil && c.GetLinux() == nil:
+			return configured, true, nil
+		case err == nil && c.GetLinux().GetCgroupDriver() == criv1.CgroupDriver_SYSTEMD:
+			return cgroup.Systemd, true, nil
+		case err == nil:
+			return cgroup.Cgroupfs, true, nil
+		}
+		select {
+		case <-ctx.Done():
+			return configured, false, ctx.Err()
+		case <-time.After(again):
+		}
 	}
-	return cgroup.Cgroupfs
+	return configured, false, fmt.Errorf("the container runtime does not tell who makes control groups: %w", err)
 }
 
 // TellPodCIDR lets the runtime fill its CNI template.
