@@ -136,6 +136,7 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		Access:  access,
 
 		PullProgress: pullProgress(b.runtime.builtin),
+		MaxPulls:     b.runtime.pulls,
 
 		NodeLogins: logins,
 		Volumes:    p.volumes,

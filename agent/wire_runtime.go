@@ -47,6 +47,8 @@ type containers struct {
 	builtin *runtime.Runtime
 	// outdated: the runtime is one that upstream's next release does without.
 	outdated bool
+	// pulls is how many images are pulled at one time; 0: the runtime sees to it.
+	pulls int
 	// told tells a runtime with a network of its own the range of the pods.
 	told func(ctx context.Context, podCIDR string)
 }
@@ -244,6 +246,7 @@ func connectRuntime(
 		tree:           qos.Tree{Driver: driver, Root: cfg.CgroupRoot},
 		sessions:       server.Sessions{URLs: r},
 		outdated:       !tells,
+		pulls:          cfg.ParallelImagePulls(),
 		told:           r.TellPodCIDR,
 	}, err
 }

@@ -18,14 +18,16 @@ import (
 
 // pulls lets equal pulls at one time be one.
 type pulls struct {
-	mu   sync.Mutex
-	busy map[string]*pull
+	mu    sync.Mutex
+	busy  map[string]*pull
+	turns chan struct{} // of those at one time, each has a place
 }
 
 type pull struct {
 	done chan struct{}
 	ref  string
 	err  error
+	took time.Duration // without the wait for its turn
 	// waiting is how many wait for it: cancel ends it when nobody does any more.
 	waiting int
 	cancel  context.CancelFunc
@@ -46,6 +48,25 @@ func (s *pulls) leave(key string, p *pull) {
 func (s *pulls) forget(key string, p *pull) {
 	if s.busy[key] == p {
 		delete(s.busy, key)
+	}
+}
+
+// turn waits for one of most places, 0 for as many as are wanted, and returns what gives it back.
+func (s *pulls) turn(ctx context.Context, most int) (release func(), err error) {
+	if most == 0 {
+		return func() {}, nil
+	}
+	s.mu.Lock()
+	if s.turns == nil {
+		s.turns = make(chan struct{}, most)
+	}
+	turns := s.turns
+	s.mu.Unlock()
+	select {
+	case turns <- struct{}{}:
+		return func() { <-turns }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
@@ -117,7 +138,7 @@ func (m *Manager) pullImage(
 	image := f.Container.Image
 	m.event(f, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", image))
 	began := time.Now()
-	ref, err := m.sharedPull(ctx, f, spec, logins)
+	ref, took, err := m.sharedPull(ctx, f, spec, logins)
 	if err == nil {
 		var st *criv1.ImageStatusResponse
 		if st, err = m.Images.ImageStatus(ctx, &criv1.ImageSpec{Image: ref}, false); err == nil && st.Image == nil {
@@ -136,10 +157,10 @@ func (m *Manager) pullImage(
 	if err != nil {
 		return m.pullFailed(f, err)
 	}
-	took := time.Since(began).Truncate(time.Millisecond)
+	whole := time.Since(began).Truncate(time.Millisecond)
 	m.event(f, corev1.EventTypeNormal, "Pulled",
 		fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
-			image, took, took, f.Image.Size))
+			image, min(took.Truncate(time.Millisecond), whole), whole, f.Image.Size))
 	return nil
 }
 
@@ -151,10 +172,11 @@ func (m *Manager) pullFailed(f *launch.Facts, err error) *record.Verdict {
 }
 
 // sharedPull pulls once for all who want the same image with the same secrets
-// at the same time. A pull goes on while anybody waits for it.
+// at the same time. A pull goes on while anybody waits for it. It took as long as it did after
+// its turn had come.
 func (m *Manager) sharedPull(
 	ctx context.Context, f *launch.Facts, spec *criv1.ImageSpec, logins []credential,
-) (string, error) {
+) (ref string, took time.Duration, err error) {
 	key := spec.Image
 	for _, c := range logins {
 		key += "\x00" + c.auth.String()
@@ -169,7 +191,7 @@ func (m *Manager) sharedPull(
 		}
 		m.pulls.busy[key] = p
 		m.wg.Go(func() {
-			p.ref, p.err = m.recordedPull(ctx, spec, logins, f.Pod)
+			p.ref, p.took, p.err = m.pullInTurn(ctx, spec, logins, f.Pod)
 			m.pulls.mu.Lock()
 			m.pulls.forget(key, p)
 			m.pulls.mu.Unlock()
@@ -183,9 +205,9 @@ func (m *Manager) sharedPull(
 	for {
 		select {
 		case <-p.done:
-			return p.ref, p.err
+			return p.ref, p.took, p.err
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return "", 0, ctx.Err()
 		case <-time.After(wait):
 			m.tellProgress(f)
 			wait *= 2
@@ -204,6 +226,20 @@ func (m *Manager) tellProgress(f *launch.Facts) {
 	if far := m.PullProgress(f.Container.Image); far != "" {
 		m.event(f, corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q: %s", f.Container.Image, far))
 	}
+}
+
+// pullInTurn pulls when fewer others do than may at one time.
+func (m *Manager) pullInTurn(
+	ctx context.Context, spec *criv1.ImageSpec, logins []credential, p *corev1.Pod,
+) (ref string, took time.Duration, err error) {
+	release, err := m.pulls.turn(ctx, m.MaxPulls)
+	if err != nil {
+		return "", 0, err
+	}
+	defer release()
+	began := time.Now()
+	ref, err = m.recordedPull(ctx, spec, logins, p)
+	return ref, time.Since(began), err
 }
 
 // recordedPull keeps with which credentials the pull worked.

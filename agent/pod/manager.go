@@ -94,6 +94,8 @@ type Manager struct {
 	Images  criapi.ImageManagerService
 	// PullProgress tells how far the pull of an image is, "" when it is not known; nil: never.
 	PullProgress func(image string) string
+	// MaxPulls is how many images are pulled at one time; 0: the runtime sees to it.
+	MaxPulls int
 	// Access tells which pods may use an image that is there; nil: all.
 	Access *Access
 	// NodeLogins are the node's own logins at an image's registry; nil: there are none. An

@@ -1,12 +1,14 @@
 package pod
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -116,4 +118,58 @@ func TestImageOfVolumeBacksOff(t *testing.T) {
 			t.Errorf("%+v, want %s", fault, want)
 		}
 	})
+}
+
+// said keeps what events say.
+type said struct {
+	*edges
+	words []string
+}
+
+func (s *said) Event(_ *corev1.Pod, _, _, reason, message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reason == "Pulled" {
+		s.words = append(s.words, message)
+	}
+}
+
+// As many images are pulled at one time as may be; events tell how long each took, and how
+// long its pod waited.
+func TestPullsInTurn(t *testing.T) {
+	for most, want := range map[int][]string{
+		0: {`"i:2" in 20s (20s including waiting)`, `"i:3" in 20s (20s including waiting)`},
+		1: {`"i:2" in 20s (20s including waiting)`, `"i:3" in 20s (39s including waiting)`},
+		2: {`"i:2" in 20s (20s including waiting)`, `"i:3" in 20s (20s including waiting)`},
+	} {
+		t.Run(strconv.Itoa(most), func(t *testing.T) {
+			dir := t.TempDir()
+			synctest.Test(t, func(t *testing.T) {
+				f, e := newFakeCRI(), &said{edges: &edges{records: map[string]*record.Pod{}}}
+				m, stop := start(t, dir, f, e.edges)
+				defer stop()
+				m.Events, m.MaxPulls = e, most
+				f.pullable["i:2"], f.pullable["i:3"], f.slow["pull"] = true, true, 20*time.Second
+				p := testPod(corev1.RestartPolicyAlways, "a")
+				for _, image := range []string{"i:2", "i:3"} {
+					another := p.DeepCopy()
+					another.Name, another.UID = image, types.UID(image)
+					another.Spec.Containers[0].Image = image
+					m.Update(another, SourceAPI)
+					time.Sleep(time.Second)
+				}
+				time.Sleep(time.Minute)
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				if len(e.words) != len(want) {
+					t.Fatalf("%q", e.words)
+				}
+				for i, w := range want {
+					if !strings.Contains(e.words[i], w) {
+						t.Errorf("%s, want %s", e.words[i], w)
+					}
+				}
+			})
+		})
+	}
 }
