@@ -18,11 +18,10 @@ import (
 
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
-// Containers follow: images, create, start, hooks, probes (pod/job.go). groups is
-// nil where the runtime makes control groups, exact where pods are given nothing of the machine,
+// Containers follow: images, create, start, hooks, probes (pod/job.go). exact is nil where pods are given nothing of the machine,
 // guard where no pod is stopped by time, policies where none are enforced.
 func steps(
-	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups *qos.Groups,
+	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups pod.Step,
 	claims *dra.Manager, exact *exact, guard *fence.Guard, policies *policy.Engine,
 ) []pod.Step {
 	var list []pod.Step
@@ -37,11 +36,7 @@ func steps(
 		{Name: "objects", Ensure: track(objects), Release: untrack(objects, tokens)},
 		{Name: "volumes", Ensure: ensureVolumes(volumes), Release: releaseVolumes(volumes)},
 	}...)
-	if groups != nil {
-		list = append(list, pod.Step{Name: "cgroup", Ensure: ensureCgroup(pods.Host, groups),
-			Release: releaseCgroup(groups)})
-	}
-	list = append(list, pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)})
+	list = append(list, groups, pod.Step{Name: "devices", Ensure: ensureDevices(claims), Release: releaseDevices(claims)})
 	if policies != nil {
 		list = append(list, forgetPolicies(policies))
 	}
@@ -97,6 +92,20 @@ func ensureDevices(m *dra.Manager) step {
 
 func releaseDevices(m *dra.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return m.Release(ctx, s.Pod) }
+}
+
+// groupStep makes the pod's control group, and deletes it. A runtime that is not the agent's makes
+// it itself, and leaves it when all that was in it is gone.
+func (c containers) groupStep(host *launch.Host) pod.Step {
+	nothing := func(context.Context, *pod.Setting) error { return nil }
+	s := pod.Step{Name: "cgroup", Ensure: nothing, Release: nothing}
+	switch {
+	case c.groups != nil:
+		s.Ensure, s.Release = ensureCgroup(host, c.groups), releaseCgroup(c.groups)
+	case c.left != nil:
+		s.Release = releaseCgroup(c.left)
+	}
+	return s
 }
 
 func ensureCgroup(host *launch.Host, g *qos.Groups) step {

@@ -43,6 +43,8 @@ type containers struct {
 	sessions server.Sessions
 	// groups makes the pods' control groups; nil where the runtime does.
 	groups *qos.Groups
+	// left deletes those that such a runtime leaves of pods that are gone.
+	left *qos.Groups
 	// builtin is the agent's own runtime; nil with an outside one.
 	builtin *runtime.Runtime
 	// outdated: the runtime is one that upstream's next release does without.
@@ -237,13 +239,18 @@ func connectRuntime(
 		log.Warn("the container runtime is old: it does not tell who makes control groups; cgroupDriver says it",
 			"cgroupDriver", driver)
 	}
+	left, err := qos.OpenForeign(qos.Tree{Driver: driver, Root: cfg.CgroupRoot})
+	if err != nil {
+		return containers{}, err
+	}
 	version, err := versionOf(ctx, r)
 	return containers{
 		RuntimeService: r,
 		images:         r.Images,
 		brief:          r,
 		version:        version,
-		tree:           qos.Tree{Driver: driver, Root: cfg.CgroupRoot},
+		tree:           left.Tree,
+		left:           left,
 		sessions:       server.Sessions{URLs: r},
 		outdated:       !tells,
 		pulls:          cfg.ParallelImagePulls(),

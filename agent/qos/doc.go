@@ -10,5 +10,6 @@
 //	        └── podUID
 //
 // Containers' groups are their runtime's. With an outside runtime all groups are
-// made by it, and only Tree is used: the places' names.
+// made by it, at the places that Tree names; it leaves those of pods, which are deleted
+// with them.
 package qos

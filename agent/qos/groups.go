@@ -97,6 +97,12 @@ func (g *Groups) Ensure(path string, l Limits) error {
 		g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}), g.latency.ensured(path))
 }
 
+// OpenForeign opens groups that a runtime makes which is not the agent's: they are only deleted.
+func OpenForeign(t Tree) (*Groups, error) {
+	cgroups, err := cgroup.Open(t.Driver)
+	return &Groups{Tree: t, cgroups: cgroups}, err
+}
+
 // Set changes the limits of a group.
 func (g *Groups) Set(path string, l Limits) error {
 	defer g.took("update", time.Now())
