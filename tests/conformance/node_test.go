@@ -2,9 +2,13 @@ package main
 
 import (
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -45,6 +49,53 @@ func TestHidePressure(t *testing.T) {
 		got, err := io.ReadAll(r.Body)
 		if err != nil || strings.Contains(string(got), "pressure") || !strings.Contains(string(got), `{"key":"a"}`) {
 			t.Errorf("%s: %s, %v", path, got, err)
+		}
+	}
+}
+
+// TestListener: who listens on a socket is known, and in which namespace.
+func TestListener(t *testing.T) {
+	dir, err := os.MkdirTemp("", "l") // short: it holds sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := listener(socket)
+	if err != nil || pid != os.Getpid() {
+		t.Errorf("%d, %v, want %d", pid, err, os.Getpid())
+	}
+	own, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !inNamespace(pid, own) || inNamespace(pid, "pid:[1]") || inNamespace(1<<30, own) {
+		t.Error("a process is taken for one of another machine")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if pid, err := listener(socket); err == nil {
+		t.Errorf("nobody listens: %d", pid)
+	}
+}
+
+// TestCausesOnContainerd: what is for want of a runtime of its own is no cause where there is one.
+func TestCausesOnContainerd(t *testing.T) {
+	all := causes{
+		{regexp.MustCompile("reboot"), "the runtime is part of the agent: nobody answers while it is stopped"},
+		{regexp.MustCompile("reboot|sctp"), "the kernel has no sockets of SCTP"},
+	}
+	for _, c := range []struct {
+		among causes
+		want  string
+	}{{all, all[0].why}, {all.withoutOwnRuntime(), all[1].why}} {
+		if got := c.among.of("after a reboot"); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }

@@ -31,8 +31,10 @@ import (
 type outsideRuntime struct {
 	upstream.Containerd
 	agent *harness.Agent
-	cmd   *exec.Cmd
 	log   *os.File
+
+	mu  sync.Mutex
+	cmd *exec.Cmd // nil: it does not run
 }
 
 // outsideDir is a path in the directory of a node's containerd.
@@ -66,15 +68,8 @@ func newOutsideRuntime(a *harness.Agent, cache, bin, registries string) (*outsid
 
 // start starts it on the node, which is up, and imports the archives of images.
 func (r *outsideRuntime) start(archives string) error {
-	command := r.Command()
-	r.cmd = r.agent.Command(command[0], command[1:]...)
-	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
-	if err := r.cmd.Start(); err != nil {
+	if err := r.run(); err != nil {
 		return err
-	}
-	if err := answers(func() (net.Conn, error) { return net.Dial("unix", r.Socket()) }); err != nil {
-		text, _ := os.ReadFile(r.log.Name())
-		return fmt.Errorf("containerd: %w: %s", err, text)
 	}
 	list, err := filepath.Glob(filepath.Join(archives, "*.tar"))
 	if err != nil {
@@ -89,11 +84,48 @@ func (r *outsideRuntime) start(archives string) error {
 	return nil
 }
 
-// stop removes all pods, whose agent has ended, and ends it.
-func (r *outsideRuntime) stop() error {
-	if r.cmd == nil || r.cmd.Process == nil {
+// run has it run; it returns when it answers.
+func (r *outsideRuntime) run() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd != nil {
 		return nil
 	}
+	command := r.Command()
+	cmd := r.agent.Command(command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = r.log, r.log
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r.cmd = cmd
+	if err := answers(func() (net.Conn, error) { return net.Dial("unix", r.Socket()) }); err != nil {
+		text, _ := os.ReadFile(r.log.Name())
+		return fmt.Errorf("containerd: %w: %s", err, text)
+	}
+	return nil
+}
+
+// halt ends it; what it runs goes on.
+func (r *outsideRuntime) halt() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cmd == nil {
+		return nil
+	}
+	pid, err := child(r.cmd.Process.Pid)
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGTERM)
+	}
+	if err != nil {
+		return err
+	}
+	_ = r.cmd.Wait()
+	r.cmd = nil
+	return nil
+}
+
+// stop removes all pods, whose agent has ended, and ends it.
+func (r *outsideRuntime) stop() error {
 	err := r.removePods()
 	// The agent makes no groups of pods where the runtime is another's, which leaves those of its
 	// containers' parents.
@@ -101,15 +133,7 @@ func (r *outsideRuntime) stop() error {
 		CombinedOutput(); ferr != nil {
 		err = errors.Join(err, fmt.Errorf("remove the groups of pods: %w: %s", ferr, out))
 	}
-	pid, cerr := child(r.cmd.Process.Pid)
-	if cerr == nil {
-		cerr = syscall.Kill(pid, syscall.SIGTERM)
-	}
-	if cerr != nil {
-		return errors.Join(err, cerr)
-	}
-	_ = r.cmd.Wait()
-	return errors.Join(err, r.log.Close())
+	return errors.Join(err, r.halt(), r.log.Close())
 }
 
 // child is the process in a machine that a command's process, which has entered it, waits for.

@@ -77,5 +77,8 @@ func (n *nodeMachine) serveLogind() error {
 		"InhibitDelayMaxUSec": {Value: uint64(time.Hour / time.Microsecond)},
 	}})
 	_, nerr := conn.RequestName(logindName, dbus.NameFlagDoNotQueue)
-	return errors.Join(err, perr, nerr)
+	if err = errors.Join(err, perr, nerr); err != nil || n.outside == nil {
+		return err
+	}
+	return serveSystemd(conn, n.outside)
 }

@@ -1,7 +1,6 @@
 package containerd
 
 import (
-	"context"
 	"fmt"
 	"log"
 	"os"
@@ -15,20 +14,7 @@ import (
 	"github.com/shoal-project/shoal/tests/upstream"
 )
 
-const (
-	module        = "github.com/containerd/containerd/v2@v2.4.2"
-	pluginsModule = "github.com/containernetworking/plugins@v1.9.1"
-	pause         = "localhost/pause:1"
-)
-
-var programs = []upstream.Program{
-	{Name: "containerd", Package: "./cmd/containerd", Tags: "no_btrfs"},
-	{Name: "containerd-shim-runc-v2", Package: "./cmd/containerd-shim-runc-v2", Tags: "no_btrfs"},
-	{Name: "ctr", Package: "./cmd/ctr", Tags: "no_btrfs"},
-}
-
-// plugins that containerd itself wants beside the network's.
-var plugins = []upstream.Program{{Name: "cni/loopback", Package: "./plugins/main/loopback"}}
+const pause = "localhost/pause:1"
 
 var cluster *harness.Cluster
 
@@ -47,35 +33,11 @@ func TestMain(m *testing.M) {
 
 // daemon is a containerd in the network namespace of a node.
 type daemon struct {
-	dir, cache, netns string
-	cmd               *exec.Cmd
-	log               *os.File
+	upstream.Containerd
+	netns string
+	cmd   *exec.Cmd
+	log   *os.File
 }
-
-func (d *daemon) socket() string { return filepath.Join(d.dir, "s") }
-
-// config is what a node's containerd.toml says: the pod network is the
-// product's plugin, filled with the range that the agent tells.
-const config = `version = 3
-root = "%[1]s/root"
-state = "%[1]s/state"
-[grpc]
-address = "%[1]s/s"
-[plugins.'io.containerd.cri.v1.images'.pinned_images]
-sandbox = "` + pause + `"
-[plugins.'io.containerd.cri.v1.runtime']
-restrict_oom_score_adj = true
-netns_mounts_under_state_dir = true
-[plugins.'io.containerd.cri.v1.runtime'.cni]
-bin_dirs = ["%[2]s", "%[3]s"]
-conf_dir = "%[1]s/cni"
-conf_template = "%[1]s/cni.tmpl"
-[plugins.'io.containerd.nri.v1.nri']
-disable = true
-`
-
-const network = `{"cniVersion": "1.1.0", "name": "shoal", "plugins": [{"type": "shoal-cni", "stateDir": "%s/cni-state",
-  "podCIDRs": [{{range $i, $r := .PodCIDRRanges}}{{if $i}},{{end}}"{{$r}}"{{end}}], "clusterCIDRs": ["10.244.0.0/16"], "capabilities": {"portMappings": true, "bandwidth": true}}]}`
 
 func start(t *testing.T, netns string) *daemon {
 	t.Helper()
@@ -83,29 +45,16 @@ func start(t *testing.T, netns string) *daemon {
 	if cache == "" {
 		cache = filepath.Join(cluster.Bin, "peer")
 	}
-	if err := os.MkdirAll(filepath.Join(cache, "cni"), 0o755); err != nil {
+	if err := upstream.BuildContainerd(t.Context(), cache); err != nil {
 		t.Fatal(err)
-	}
-	for _, b := range []struct {
-		module, name string
-		programs     []upstream.Program
-	}{{module, "containerd", programs}, {pluginsModule, "cni-plugins", plugins}} {
-		if err := upstream.Build(context.Background(), b.module, filepath.Join(cache, "src", b.name), cache,
-			b.programs); err != nil {
-			t.Fatal(err)
-		}
 	}
 	dir, err := os.MkdirTemp("", "ctrd") // short: it holds sockets
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{dir: dir, cache: cache, netns: netns}
-	for name, text := range map[string]string{
-		"containerd.toml": fmt.Sprintf(config, dir, cluster.Bin, filepath.Join(cache, "cni")),
-		"cni.tmpl":        fmt.Sprintf(network, dir)} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	d := &daemon{Containerd: upstream.Containerd{Programs: cache, Bin: cluster.Bin, Dir: dir, Pause: pause}, netns: netns}
+	if err := d.Write(); err != nil {
+		t.Fatal(err)
 	}
 	if d.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
@@ -124,19 +73,21 @@ func start(t *testing.T, netns string) *daemon {
 	}
 	for _, archive := range append(archives, image) {
 		harness.Eventually(t, "import of "+archive, func() (bool, string) {
-			out, err := harness.Command(netns, filepath.Join(cache, "ctr"), "--address", d.socket(), "--namespace",
-				"k8s.io", "images", "import", archive).CombinedOutput()
+			out, err := d.inside(d.Import(archive)).CombinedOutput()
 			return err == nil, string(out)
 		})
 	}
 	return d
 }
 
+// inside is a command in the node's network.
+func (d *daemon) inside(command []string) *exec.Cmd {
+	return harness.Command(d.netns, command[0], command[1:]...)
+}
+
 func (d *daemon) run(t *testing.T) {
 	t.Helper()
-	d.cmd = harness.Command(d.netns, filepath.Join(d.cache, "containerd"),
-		"--config", filepath.Join(d.dir, "containerd.toml"), "--log-level", "warn")
-	d.cmd.Env = append(os.Environ(), "PATH="+d.cache+":"+os.Getenv("PATH")) // of the shim
+	d.cmd = d.inside(d.Command())
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -156,10 +107,10 @@ func (d *daemon) end(t *testing.T) {
 		t.Logf("containerd: %s", text[max(0, len(text)-4000):])
 	}
 	d.log.Close()
-	if out, err := exec.Command("pgrep", "-af", "containerd-shim.*"+d.dir).Output(); err == nil {
+	if out, err := exec.Command("pgrep", "-af", "containerd-shim.*"+d.Dir).Output(); err == nil {
 		t.Errorf("shims left: %s", out)
 	}
-	if err := os.RemoveAll(d.dir); err != nil {
+	if err := os.RemoveAll(d.Dir); err != nil {
 		t.Error(err)
 	}
 }
@@ -205,7 +156,7 @@ func TestContainerd(t *testing.T) {
 	var runtime *daemon
 	agent, err := cluster.Host("node2", func(a *harness.Agent, c *agentconfig.Config) {
 		runtime = start(t, a.NetNS)
-		c.ContainerRuntimeEndpoint = "unix://" + runtime.socket()
+		c.ContainerRuntimeEndpoint = "unix://" + runtime.Socket()
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -282,8 +233,7 @@ func TestContainerd(t *testing.T) {
 
 	k("delete", "pods", "--all", "--timeout=60s")
 	harness.Eventually(t, "nothing is left", func() (bool, string) {
-		out, err := harness.Command(agent.NetNS, filepath.Join(runtime.cache, "ctr"), "--address", runtime.socket(),
-			"--namespace", "k8s.io", "containers", "list", "-q").Output()
+		out, err := runtime.inside(runtime.Containers()).Output()
 		return err == nil && strings.TrimSpace(string(out)) == "", string(out)
 	})
 }
