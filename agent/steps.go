@@ -18,8 +18,8 @@ import (
 
 // steps is the ordered list of what a pod gets before its containers. They are
 // ensured from the first to the last and released from the last to the first.
-// Containers follow: images, create, start, hooks, probes (pod/job.go). exact is nil where pods are given nothing of the machine,
-// guard where no pod is stopped by time, policies where none are enforced.
+// Containers follow: images, create, start, hooks, probes (pod/job.go). exact is nil where
+// pods are given nothing of the machine, guard where no pod is stopped by time, policies where none are enforced.
 func steps(
 	pods *pod.Manager, objects *source.Objects, tokens *volume.TokenCache, volumes *volume.Manager, groups pod.Step,
 	claims *dra.Manager, exact *exact, guard *fence.Guard, policies *policy.Engine,

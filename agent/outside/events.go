@@ -44,8 +44,10 @@ func (r *Runtime) listen(ctx context.Context, f *follower) {
 	pause, complained := firstPause, false
 	for ctx.Err() == nil {
 		began, ended := time.Now(), make(chan error, 1)
-		go func() { ended <- r.RuntimeService.GetContainerEvents(ctx, told, nil) }()
+		var stream sync.WaitGroup
+		stream.Go(func() { ended <- r.RuntimeService.GetContainerEvents(ctx, told, nil) })
 		err := f.passOn(ctx, told, ended)
+		stream.Wait()
 		if ctx.Err() != nil {
 			return
 		}

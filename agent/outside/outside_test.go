@@ -83,8 +83,7 @@ func serveAs(t *testing.T, path string, s *service, runtime bool) {
 }
 
 // TestEndpoints: CRI-2. Images are asked for at their own socket where there is one, which
-// may answer later than the runtime. The CRI client leaves a connection behind that was not
-// answered, so leaks are not looked for here.
+// may answer later than the runtime.
 func TestEndpoints(t *testing.T) {
 	for name, c := range map[string]struct {
 		images string

@@ -52,7 +52,8 @@ func start(t *testing.T, netns string) *daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{Containerd: upstream.Containerd{Programs: cache, Bin: cluster.Bin, Dir: dir, Pause: pause}, netns: netns}
+	d := &daemon{netns: netns,
+		Containerd: upstream.Containerd{Programs: cache, Bin: cluster.Bin, Dir: dir, Pause: pause}}
 	if err := d.Write(); err != nil {
 		t.Fatal(err)
 	}
