@@ -104,6 +104,7 @@ func newNetwork(cfg *config.Config, others *foreign.Watcher, log *slog.Logger) *
 		DNS:          ownDNS(cfg),
 		OwnPorts:     ownPorts(cfg),
 		None:         cfg.PodNetwork == config.NoNetwork,
+		Elsewhere:    cfg.ContainerRuntimeEndpoint != "",
 		Request:      cfg.RuntimeRequestTimeout.Duration,
 		Hold:         network.Hold,
 		MTU:          cfg.PodMTU,

@@ -38,6 +38,9 @@ type Config struct {
 	StateDir     string            // reservations; best on a tmpfs, since none outlives a reboot
 	Table        string            // nftables tables of the ip and the bridge family, owned; default shoal_cni
 	Overlay      Overlay
+	// Elsewhere: another process connects the pods to the bridge, a plugin, which says what they
+	// may send: nobody else knows of them.
+	Elsewhere bool
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.

@@ -53,6 +53,9 @@ func (n *Network) bridgedObjects() (nft.Objects, error) {
 		o.AddRule(check, nft.EtherType(unix.ETH_P_ARP), frame, tells, nft.Return())
 	}
 	o.AddRule(check, nft.Count(), nft.Drop())
+	if n.cfg.Elsewhere {
+		return o, nil
+	}
 	o.AddChain(enter, nft.Hook{Kind: nft.Filter, At: nft.Prerouting, Priority: nft.PriorityBridged})
 	o.AddRule(enter, nft.FromGroup(reapGroup), nft.Drop()) // about to be deleted
 	o.AddRule(enter, nft.FromGroup(portGroup(n.cfg.Bridge)), nft.Goto(check))

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -299,6 +300,41 @@ func TestRulesEndWithThePod(t *testing.T) {
 	}
 	if strings.Contains(listed(), hostIf(a)) {
 		t.Errorf("a rule is left in %s", listed())
+	}
+}
+
+// Pods that another process connects, a runtime's plugin, send by its rules: whose node keeps
+// the bridge and its routes knows none of them.
+func TestPodsOfAnotherProcess(t *testing.T) {
+	plugin := newNetwork(t)
+	cfg := plugin.cfg
+	cfg.Table, cfg.StateDir, cfg.Elsewhere = "shoal-pods", filepath.Join(t.TempDir(), "cni"), true
+	agent, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := agent.Cleanup(); err != nil {
+			t.Error("cleanup:", err)
+		}
+	})
+	if err := agent.Ensure(); err != nil {
+		t.Fatal(err)
+	}
+	a, _ := attach(t, plugin, "a")
+	b, rb := attach(t, plugin, "b")
+	serve(t, b.NetNS, ":80")
+	target := netip.AddrPortFrom(rb.Addrs[0], 80).String()
+	for _, from := range []string{"", a.NetNS} {
+		if _, err := askFor(t, from, target, 10*time.Second); err != nil {
+			t.Errorf("from %q: %v", from, err)
+		}
+		if err := agent.Ensure(); err != nil { // as after a restart
+			t.Error(err)
+		}
+	}
+	if _, err := askFor(t, "", target, 10*time.Second); err != nil {
+		t.Errorf("after a restart: %v", err)
 	}
 }
 

@@ -45,6 +45,8 @@ type Config struct {
 	Foreign *foreign.Watcher
 	// None leaves the pods to a third party: without its configuration there is no network.
 	None bool
+	// Elsewhere: a runtime of others connects the pods, with the own network's plugin.
+	Elsewhere bool
 	// Request is how long a plugin's DEL may take, its ADD twice that; 0: requestTime.
 	Request time.Duration
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
@@ -170,6 +172,7 @@ func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
 		DNS:          m.cfg.DNS,
 		OwnPorts:     m.cfg.OwnPorts,
 		Overlay:      m.cfg.Overlay,
+		Elsewhere:    m.cfg.Elsewhere,
 	})
 }
 
