@@ -76,6 +76,8 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	var errs []error
 	if cfg.ContainerRuntimeEndpoint == "" {
 		errs = append(errs, endContainers(ctx, cfg, links.network, kept.seal, o.grace, log))
+	} else {
+		errs = append(errs, tree(cfg).RemoveEmpty())
 	}
 	errs = append(errs, endKeepers(cfg), gateway.End(gatewayDir(cfg)), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}

@@ -94,16 +94,13 @@ func releaseDevices(m *dra.Manager) step {
 	return func(ctx context.Context, s *pod.Setting) error { return m.Release(ctx, s.Pod) }
 }
 
-// groupStep makes the pod's control group, and deletes it. A runtime that is not the agent's makes
-// it itself, and leaves it when all that was in it is gone.
-func (c containers) groupStep(host *launch.Host) pod.Step {
+// groupStep makes the pod's control group, and deletes it. Without groups that is their
+// runtime's.
+func groupStep(host *launch.Host, groups *qos.Groups) pod.Step {
 	nothing := func(context.Context, *pod.Setting) error { return nil }
 	s := pod.Step{Name: "cgroup", Ensure: nothing, Release: nothing}
-	switch {
-	case c.groups != nil:
-		s.Ensure, s.Release = ensureCgroup(host, c.groups), releaseCgroup(c.groups)
-	case c.left != nil:
-		s.Release = releaseCgroup(c.left)
+	if groups != nil {
+		s.Ensure, s.Release = ensureCgroup(host, groups), releaseCgroup(groups)
 	}
 	return s
 }

@@ -190,8 +190,8 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 			return p.volumes.Refresh(ctx, obj)
 		}
 	}
-	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, b.runtime.groupStep(self), b.claims, b.exact, b.guard,
-		p.policies)
+	p.pods.Steps = steps(p.pods, b.objects, b.tokens, p.volumes, groupStep(self, b.runtime.groups), b.claims,
+		b.exact, b.guard, p.policies)
 	if b.guard != nil {
 		p.pods.Permit = b.guard.Permit
 		b.guard.Changed = func() { p.pods.RetrySetup(isolated) }

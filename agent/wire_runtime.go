@@ -41,10 +41,8 @@ type containers struct {
 	tree    qos.Tree
 	// sessions enter containers for the kubelet's API.
 	sessions server.Sessions
-	// groups makes the pods' control groups; nil where the runtime does.
+	// groups makes the pods' control groups; nil where their runtime does.
 	groups *qos.Groups
-	// left deletes those that such a runtime leaves of pods that are gone.
-	left *qos.Groups
 	// builtin is the agent's own runtime; nil with an outside one.
 	builtin *runtime.Runtime
 	// outdated: the runtime is one that upstream's next release does without.
@@ -129,7 +127,7 @@ func openContainers(
 	memory *node.Memory, kept stores, spans *tracing.Tracer, guard *fence.Guard, log *slog.Logger,
 ) (containers, error) {
 	if cfg.ContainerRuntimeEndpoint != "" {
-		return connectRuntime(ctx, cfg, memory, spans, log)
+		return connectRuntime(ctx, cfg, facts, memory, spans, log)
 	}
 	return openRuntime(ctx, cfg, facts, n, limits, kept.seal, guard, log)
 }
@@ -151,27 +149,19 @@ func latencyTargets(cfg *config.Config) (map[corev1.PodQOSClass]time.Duration, [
 	return targets, disks, nil
 }
 
-// openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
-// that a crash or a reboot took.
-func openRuntime(
-	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, limits container.Quotas,
-	seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
-) (containers, error) {
-	if !host.Overcommits() {
-		log.Info("programs that reserve much more memory than there is are refused it, unlike with the kubelet",
-			"because", "vm.overcommit_memory is not 1", "see", "/usr/lib/sysctl.d/50-shoal.conf")
-	}
+// openGroups makes the groups that pods lie in, whoever makes those of containers in them.
+func openGroups(cfg *config.Config, facts host.Facts, tree qos.Tree, log *slog.Logger) (*qos.Groups, error) {
 	tasks, err := host.ReadTasks()
 	if err != nil {
-		return containers{}, fmt.Errorf("number of processes: %w", err)
+		return nil, fmt.Errorf("number of processes: %w", err)
 	}
 	_, allocatable := node.Capacity(facts, cfg.MaxPods, reserved(cfg))
 	targets, disks, err := latencyTargets(cfg)
 	if err != nil {
-		return containers{}, err
+		return nil, err
 	}
-	groups, err := qos.Open(qos.Config{
-		Tree:        tree(cfg),
+	return qos.Open(qos.Config{
+		Tree:        tree,
 		CPUShares:   uint64(launch.Shares(allocatable.Cpu().MilliValue())),
 		MemoryBytes: allocatable.Memory().Value(),
 		Tasks:       tasks.Limit(),
@@ -182,6 +172,19 @@ func openRuntime(
 		Disks:       disks,
 		Log:         log,
 	})
+}
+
+// openRuntime opens the agent's own runtime, and frees the addresses of sandboxes
+// that a crash or a reboot took.
+func openRuntime(
+	ctx context.Context, cfg *config.Config, facts host.Facts, n *network.Manager, limits container.Quotas,
+	seal *checkpoint.Keys, guard *fence.Guard, log *slog.Logger,
+) (containers, error) {
+	if !host.Overcommits() {
+		log.Info("programs that reserve much more memory than there is are refused it, unlike with the kubelet",
+			"because", "vm.overcommit_memory is not 1", "see", "/usr/lib/sysctl.d/50-shoal.conf")
+	}
+	groups, err := openGroups(cfg, facts, tree(cfg), log)
 	if err != nil {
 		return containers{}, err
 	}
@@ -217,11 +220,11 @@ func releaseNetwork(ctx context.Context, r *runtime.Runtime, n *network.Manager)
 
 // connectRuntime uses a runtime behind a CRI socket.
 func connectRuntime(
-	ctx context.Context, cfg *config.Config, memory *node.Memory, spans *tracing.Tracer, log *slog.Logger,
+	ctx context.Context, cfg *config.Config, facts host.Facts, memory *node.Memory, spans *tracing.Tracer,
+	log *slog.Logger,
 ) (containers, error) {
 	if cfg.MemoryReservationPolicy == config.ReserveTiered {
-		return containers{}, errors.New("memoryReservationPolicy: TieredReservation is for the agent's own runtime, " +
-			"which makes the groups of pods: use None")
+		return containers{}, errors.New("memoryReservationPolicy: TieredReservation is for the agent's own runtime: use None")
 	}
 	r, err := outside.Connect(ctx, cfg.ContainerRuntimeEndpoint, cfg.ImageServiceEndpoint,
 		cfg.RuntimeRequestTimeout.Duration, spans.Provider(), log)
@@ -239,7 +242,8 @@ func connectRuntime(
 		log.Warn("the container runtime is old: it does not tell who makes control groups; cgroupDriver says it",
 			"cgroupDriver", driver)
 	}
-	left, err := qos.OpenForeign(qos.Tree{Driver: driver, Root: cfg.CgroupRoot})
+	of := qos.Tree{Driver: driver, Root: cfg.CgroupRoot}
+	groups, err := foreignGroups(cfg, facts, of, log)
 	if err != nil {
 		return containers{}, err
 	}
@@ -249,13 +253,23 @@ func connectRuntime(
 		images:         r.Images,
 		brief:          r,
 		version:        version,
-		tree:           left.Tree,
-		left:           left,
+		tree:           of,
+		groups:         groups,
 		sessions:       server.Sessions{URLs: r},
 		outdated:       !tells,
 		pulls:          cfg.ParallelImagePulls(),
 		told:           r.TellPodCIDR,
 	}, err
+}
+
+// foreignGroups makes the groups that an outside runtime's containers lie in, unless systemd
+// makes them where control groups are v1, which only the runtime asks it for.
+func foreignGroups(cfg *config.Config, facts host.Facts, tree qos.Tree, log *slog.Logger) (*qos.Groups, error) {
+	if _, err := cgroup.Open(tree.Driver); err != nil {
+		log.Warn("control groups of pods are without limits: the container runtime makes them", "why", err)
+		return nil, nil
+	}
+	return openGroups(cfg, facts, tree, log)
 }
 
 func versionOf(ctx context.Context, r criapi.RuntimeService) (string, error) {

@@ -9,7 +9,5 @@
 //	    └── besteffort      the least share of CPU
 //	        └── podUID
 //
-// Containers' groups are their runtime's. With an outside runtime all groups are
-// made by it, at the places that Tree names; it leaves those of pods, which are deleted
-// with them.
+// Containers' groups are their runtime's, an outside one's too.
 package qos

@@ -97,12 +97,6 @@ func (g *Groups) Ensure(path string, l Limits) error {
 		g.reserved.put(path, protected{l.MemoryMin, l.MemoryLow}), g.latency.ensured(path))
 }
 
-// OpenForeign opens groups that a runtime makes which is not the agent's: they are only deleted.
-func OpenForeign(t Tree) (*Groups, error) {
-	cgroups, err := cgroup.Open(t.Driver)
-	return &Groups{Tree: t, cgroups: cgroups}, err
-}
-
 // Set changes the limits of a group.
 func (g *Groups) Set(path string, l Limits) error {
 	defer g.took("update", time.Now())
@@ -176,6 +170,18 @@ func (t Tree) Unified(singleProcessOOMKill bool) map[string]string {
 		out["memory.swap.max"] = "0"
 	}
 	return out
+}
+
+// RemoveEmpty removes the groups of all pods where nothing runs in them.
+func (t Tree) RemoveEmpty() error {
+	cgroups, err := cgroup.Open(t.Driver)
+	if err != nil {
+		return nil // then they are not the agent's
+	}
+	if pids, err := cgroups.Pids(t.Kubepods()); err != nil || len(pids) > 0 {
+		return err
+	}
+	return cgroups.Delete(t.Kubepods())
 }
 
 // RemoveTop removes the parent of kubepods when the configuration names one and

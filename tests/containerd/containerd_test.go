@@ -122,7 +122,7 @@ kind: Pod
 metadata: {name: web, labels: {app: web}}
 spec:
   nodeName: %[1]s
-  initContainers: [{name: first, image: "localhost/busybox:1", command: [sh, -c, "echo made > /w/index.html"], volumeMounts: [{name: w, mountPath: /w}]}]
+  initContainers: [{name: first, image: "localhost/busybox:1", command: [sh, -c, "echo made > /w/index.html"], volumeMounts: [{name: w, mountPath: /w}], resources: {limits: {memory: 64Mi, cpu: 500m}}}]
   containers:
   - name: c
     image: localhost/busybox:1
@@ -201,6 +201,10 @@ func TestContainerd(t *testing.T) {
 		!strings.Contains(err.Error(), "exit code 3") {
 		t.Errorf("exit code of exec: %v", err)
 	}
+	uid := k("get", "pod", "web", "-o", "jsonpath={.metadata.uid}")
+	if list := groups(t, "pod"+uid); len(list) == 0 || !limited(list) {
+		t.Errorf("no group of the pod has its limit of memory: %v", list)
+	}
 	address := k("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
 	harness.Eventually(t, "the Service answers from the other node", func() (bool, string) {
 		out, err := cluster.Run("curl", "-sS", "--max-time", "2", "http://"+address)
@@ -237,6 +241,39 @@ func TestContainerd(t *testing.T) {
 		out, err := runtime.inside(runtime.Containers()).Output()
 		return err == nil && strings.TrimSpace(string(out)) == "", string(out)
 	})
+	harness.Eventually(t, "no group of a pod is left", func() (bool, string) {
+		left := groups(t, "pod*")
+		return len(left) == 0, strings.Join(left, " ")
+	})
+}
+
+// groups are those of the node's pods by a pattern of their names, of cgroup v1 and v2.
+func groups(t *testing.T, name string) (all []string) {
+	t.Helper()
+	for _, hierarchy := range []string{"", "*"} {
+		for _, class := range []string{"", "*"} {
+			top := filepath.Join("/sys/fs/cgroup", hierarchy, cluster.Name+"-node2")
+			list, err := filepath.Glob(filepath.Join(top, "kubepods", class, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, list...)
+		}
+	}
+	return all
+}
+
+// limited tells whether one of groups has the limit of memory of the pod web.
+func limited(groups []string) bool {
+	for _, dir := range groups {
+		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {
+			text, err := os.ReadFile(filepath.Join(dir, file))
+			if err == nil && strings.TrimSpace(string(text)) == "67108864" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forward gets the page by kubectl port-forward.
