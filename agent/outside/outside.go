@@ -4,6 +4,7 @@ package outside
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -119,6 +120,18 @@ func (r *Runtime) Driver(ctx context.Context, configured cgroup.Driver) (driver 
 		}
 	}
 	return configured, false, fmt.Errorf("the container runtime does not tell who makes control groups: %w", err)
+}
+
+// ExecSync is the runtime's. A command that took too long has context.DeadlineExceeded, as with
+// the agent's own runtime: the client says so in words of its own, and a probe has failed then.
+func (r *Runtime) ExecSync(
+	ctx context.Context, id string, cmd []string, timeout time.Duration,
+) (stdout, stderr []byte, err error) {
+	stdout, stderr, err = r.RuntimeService.ExecSync(ctx, id, cmd, timeout)
+	if errors.Is(err, criclient.ErrCommandTimedOut) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return stdout, stderr, err
 }
 
 // TellPodCIDR lets the runtime fill its CNI template.

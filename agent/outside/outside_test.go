@@ -55,6 +55,10 @@ func (s *service) ListContainers(context.Context, *criv1.ListContainersRequest) 
 	return &criv1.ListContainersResponse{Containers: []*criv1.Container{{Id: "whole"}}}, nil
 }
 
+func (s *service) ExecSync(context.Context, *criv1.ExecSyncRequest) (*criv1.ExecSyncResponse, error) {
+	return nil, status.Error(codes.DeadlineExceeded, "too long")
+}
+
 func (s *service) PullImage(context.Context, *criv1.PullImageRequest) (*criv1.PullImageResponse, error) {
 	return &criv1.PullImageResponse{ImageRef: "of-" + s.name}, nil
 }
@@ -191,4 +195,19 @@ func TestLists(t *testing.T) {
 		}
 		_, _ = r.Close(t.Context()), r.Images.Close(t.Context())
 	}
+}
+
+// TestCommandThatTakesTooLong: the error is that of the agent's own runtime, by which a probe has
+// failed.
+func TestCommandThatTakesTooLong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	serve(t, path, "runtime", true)
+	r, err := Connect(t.Context(), path, "", time.Minute, nil, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.ExecSync(t.Context(), "c", []string{"sleep"}, time.Second); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	_, _ = r.Close(t.Context()), r.Images.Close(t.Context())
 }

@@ -18,8 +18,10 @@ func network(s *sandbox) (err error) {
 	if s.config.DnsConfig, err = s.resolver(); err != nil {
 		return err
 	}
-	if s.config.Hostname, _, err = s.Host.hostname(s.Pod); err != nil {
-		return err
+	if !s.Pod.Spec.HostNetwork { // where it is the node's, which runtimes refuse to set again
+		if s.config.Hostname, _, err = s.Host.hostname(s.Pod); err != nil {
+			return err
+		}
 	}
 	s.config.PortMappings = portMappings(s.Pod)
 	return nil
