@@ -206,7 +206,8 @@ func TestCommandThatTakesTooLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.ExecSync(t.Context(), "c", []string{"sleep"}, time.Second); !errors.Is(err, context.DeadlineExceeded) {
+	_, _, err = r.ExecSync(t.Context(), "c", []string{"sleep"}, time.Second)
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	_, _ = r.Close(t.Context()), r.Images.Close(t.Context())

@@ -30,6 +30,7 @@ func running(list []*criv1.ContainerStats) []*criv1.ContainerStats {
 		newest[name] = max(newest[name], attempt(c))
 	}
 	return slices.DeleteFunc(list, func(c *criv1.ContainerStats) bool {
-		return attempt(c) < newest[c.GetAttributes().GetMetadata().GetName()] || c.GetCpu() == nil && c.GetMemory() == nil
+		older := attempt(c) < newest[c.GetAttributes().GetMetadata().GetName()]
+		return older || c.GetCpu() == nil && c.GetMemory() == nil
 	})
 }
