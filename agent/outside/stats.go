@@ -30,7 +30,7 @@ func running(list []*criv1.ContainerStats) []*criv1.ContainerStats {
 		newest[name] = max(newest[name], attempt(c))
 	}
 	return slices.DeleteFunc(list, func(c *criv1.ContainerStats) bool {
-		older := attempt(c) < newest[c.GetAttributes().GetMetadata().GetName()]
-		return older || c.GetCpu() == nil && c.GetMemory() == nil
+		name := c.GetAttributes().GetMetadata().GetName()
+		return attempt(c) < newest[name] || c.GetCpu() == nil && c.GetMemory() == nil
 	})
 }
