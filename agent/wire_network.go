@@ -19,6 +19,7 @@ import (
 	"github.com/shoal-project/shoal/agent/proxy"
 	"github.com/shoal-project/shoal/agent/service"
 	"github.com/shoal-project/shoal/agent/stats"
+	"github.com/shoal-project/shoal/cni"
 	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/foreign"
 	"github.com/shoal-project/shoal/cni/nft"
@@ -109,6 +110,7 @@ func newNetwork(cfg *config.Config, others *foreign.Watcher, log *slog.Logger) *
 		Hold:         network.Hold,
 		MTU:          cfg.PodMTU,
 		Overlay:      newOverlay(cfg),
+		HostFirewall: cni.HostFirewall(cfg.HostFirewall),
 		Tunnels:      newTunnels(cfg),
 		Foreign:      others,
 		Log:          log,

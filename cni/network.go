@@ -40,7 +40,8 @@ type Config struct {
 	Overlay      Overlay
 	// Elsewhere: another process connects the pods to the bridge, a plugin, which says what they
 	// may send: nobody else knows of them.
-	Elsewhere bool
+	Elsewhere    bool
+	HostFirewall HostFirewall
 }
 
 // Network is a node's pod network. Its methods may be called at the same time.
@@ -139,6 +140,7 @@ func (n *Network) ensureLocked() error {
 		return fmt.Errorf("pod network: %w", err)
 	}
 	n.bridge = index
+	_, _ = n.passFirewall() // pods are made all the same; Repair tells of it
 	return nil
 }
 
@@ -312,7 +314,7 @@ func (n *Network) Cleanup() error {
 	_, err := n.SyncPeers(Self{}, nil)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	err = errors.Join(err, n.deleteBridge(), n.deleteTable(),
+	err = errors.Join(err, n.leaveFirewall(), n.deleteBridge(), n.deleteTable(),
 		removeState(n.cfg.StateDir, n.stacks[0].pool.dir))
 	n.bridge = 0
 	return err

@@ -18,12 +18,19 @@ import (
 func (n *Network) Repair() (found string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	whole := false
 	if n.bridge != 0 {
-		if found = n.damage(); found == "" {
-			return "", nil
-		}
+		found = n.damage()
+		whole = found == ""
 	}
-	return found, n.remake()
+	if !whole {
+		err = n.remake()
+	}
+	stood, blocked := n.passFirewall()
+	if stood && found == "" {
+		found = "a firewall stood in pods' way"
+	}
+	return found, errors.Join(err, blocked)
 }
 
 // damage is the first thing that is not as it was made.

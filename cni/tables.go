@@ -32,14 +32,23 @@ var (
 func (n *Network) routedTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: n.cfg.Table} }
 func (n *Network) bridgedTable() nft.Table            { return n.routedTable(nft.Bridge) }
 
+// connect opens nftables where that was not done yet.
+func (n *Network) connect() error {
+	if n.conn != nil {
+		return nil
+	}
+	c, err := nft.Open()
+	if err != nil {
+		return err
+	}
+	n.conn = c
+	return nil
+}
+
 // ensureTable writes the tables in one transaction, keeping the elements of the sets.
 func (n *Network) ensureTable() error {
-	if n.conn == nil {
-		c, err := nft.Open()
-		if err != nil {
-			return err
-		}
-		n.conn = c
+	if err := n.connect(); err != nil {
+		return err
 	}
 	bridged, err := n.bridgedObjects()
 	if err != nil {
@@ -368,12 +377,8 @@ func (n *Network) removeHostPortsTo(s *stack, pod netip.Addr) error {
 }
 
 func (n *Network) deleteTable() error {
-	if n.conn == nil {
-		c, err := nft.Open()
-		if err != nil {
-			return err
-		}
-		n.conn = c
+	if err := n.connect(); err != nil {
+		return err
 	}
 	defer func() {
 		n.conn.Close()

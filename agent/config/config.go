@@ -156,6 +156,10 @@ type Config struct {
 	Encryption    bool `json:"encryption,omitempty"`
 	WireGuardPort int  `json:"wireGuardPort,omitempty"`
 
+	// HostFirewall says whether other programs' firewalls on the node (firewalld, chains of
+	// iptables) are made to let pods of the built-in network through: open or leave.
+	HostFirewall string `json:"hostFirewall,omitempty"`
+
 	// ReverseConnection says whether coordinators reach the kubelet's API by connections that
 	// the agent keeps to them: where they cannot dial the node (auto), always, or never.
 	ReverseConnection string `json:"reverseConnection,omitempty"`
@@ -397,6 +401,12 @@ const (
 	ReverseNever  = "never"
 )
 
+// Values of HostFirewall.
+const (
+	OpenFirewall  = "open"
+	LeaveFirewall = "leave"
+)
+
 // Values of PodNetwork.
 const (
 	BuiltinNetwork = "builtin"
@@ -431,6 +441,7 @@ func Default() Config {
 		CNIConfDir:        "/etc/cni/net.d",
 		CNIBinDir:         "/opt/cni/bin",
 		PodNetwork:        BuiltinNetwork,
+		HostFirewall:      OpenFirewall,
 		ReverseConnection: ReverseAuto,
 		ImagesDir:         "/var/lib/shoal/images",
 		RegistryConfigDir: "/etc/containerd/certs.d",

@@ -42,8 +42,9 @@ func TestValidateTellsAll(t *testing.T) {
 	c.UpstreamNameservers, c.DNSSearchCompletion, c.DNSHostsFile = []string{"10.96.0.10"}, "Some", "hosts"
 	c.StubDomains = map[string][]string{"x.cluster.local": {"192.0.2.1"}}
 	c.ReverseConnection = "sometimes"
+	c.HostFirewall = "off"
 	err := c.Validate()
-	for _, field := range []string{"reverseConnection", "upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
+	for _, field := range []string{"reverseConnection", "hostFirewall", "upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
 		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {

@@ -15,6 +15,9 @@ func (c *Config) validateOverlay(bad func(field, format string, args ...any)) {
 	if c.WireGuardPort == c.VXLANPort || c.WireGuardPort == c.GossipPort {
 		bad("wireGuardPort", "%d is that of the gossip or of VXLAN", c.WireGuardPort)
 	}
+	if f := c.HostFirewall; f != OpenFirewall && f != LeaveFirewall {
+		bad("hostFirewall", "%q: use open or leave", f)
+	}
 	switch c.ReverseConnection {
 	case ReverseAuto, ReverseAlways, ReverseNever:
 	default:

@@ -40,6 +40,7 @@ type Config struct {
 	DNS          []netip.Addr      // cni.Config's
 	OwnPorts     []podnet.HostPort // cni.Config's
 	Overlay      cni.Overlay
+	HostFirewall cni.HostFirewall
 	Tunnels      Tunnels
 	// Foreign tells when another program changed what the own network stands on; nil: nobody does.
 	Foreign *foreign.Watcher
@@ -173,6 +174,7 @@ func (m *Manager) newOwn(cidrs cidr.Prefixes) (*cni.Network, error) {
 		OwnPorts:     m.cfg.OwnPorts,
 		Overlay:      m.cfg.Overlay,
 		Elsewhere:    m.cfg.Elsewhere,
+		HostFirewall: m.cfg.HostFirewall,
 	})
 }
 
