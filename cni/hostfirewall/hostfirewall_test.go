@@ -174,3 +174,43 @@ func TestNothingIsMade(t *testing.T) {
 		t.Errorf("(-before +after)\n%s", d)
 	}
 }
+
+// FuzzParseList: whatever iptables lists is others' but what has our comment.
+func FuzzParseList(f *testing.F) {
+	f.Add("-A FORWARD -i x -m comment --comment \"shoal:x:from-pods\" -j ACCEPT")
+	f.Add("-A FORWARD -m comment --comment")
+	f.Fuzz(func(t *testing.T, line string) {
+		ours, comments, others, _ := parseList([]string{"-P FORWARD DROP", line}, "shoal:x:")
+		if len(ours) != len(comments) || len(ours)+others > 1 || len(ours) > 0 && !strings.Contains(line, "shoal:x:") {
+			t.Errorf("ours %v, comments %v, others %d", ours, comments, others)
+		}
+	})
+}
+
+// BenchmarkWhole is what the network's check costs where nothing is missing.
+func BenchmarkWhole(b *testing.B) {
+	ns := nstest.New(b)
+	err := nstest.In(ns, func() error {
+		c, err := nft.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for _, program := range []string{"iptables", "ip6tables"} {
+			for _, args := range []string{"-P FORWARD DROP", "-P INPUT DROP", "-A INPUT -i lo -j ACCEPT"} {
+				if out, err := exec.Command(program, strings.Fields(args)...).CombinedOutput(); err != nil {
+					return fmt.Errorf("%w: %s", err, out)
+				}
+			}
+		}
+		for b.Loop() {
+			if err := Open(c, both); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}

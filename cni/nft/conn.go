@@ -16,6 +16,7 @@ import (
 type Conn struct {
 	nl   *nftables.Conn   // nil after a failure, which may have left messages in it
 	made map[Table]uint64 // handles of those that were reset
+	asks *netlink.Conn    // List's, from its first call on
 }
 
 // socketBuffer lets a transaction of some thousand messages and the kernel's
@@ -50,6 +51,10 @@ func (c *Conn) Close() {
 	if c.nl != nil {
 		_ = c.nl.CloseLasting()
 		c.nl = nil
+	}
+	if c.asks != nil {
+		_ = c.asks.Close()
+		c.asks = nil
 	}
 }
 

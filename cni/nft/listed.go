@@ -24,27 +24,36 @@ type ListedRule struct {
 // List reads a base chain, nil if there is none. It takes little: two requests, of which
 // the kernel answers the first with an error where there is no such table.
 func (c *Conn) List(t Table, chain string) (*Listed, error) {
-	fail := func(err error) (*Listed, error) {
+	if c.asks == nil {
+		nl, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open nftables: %w", err)
+		}
+		c.asks = nl
+	}
+	l, err := list(c.asks, t, chain)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil:
+		c.Close() // what is still to be read must not meet the next question
 		return nil, fmt.Errorf("read nftables chain %s of table %s: %w", chain, t, err)
 	}
-	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return fail(err)
-	}
-	defer nl.Close()
+	return l, nil
+}
+
+func list(nl *netlink.Conn, t Table, chain string) (*Listed, error) {
 	answers, err := ask(nl, t, unix.NFT_MSG_GETCHAIN, 0,
 		attribute{unix.NFTA_CHAIN_TABLE, t.Name}, attribute{unix.NFTA_CHAIN_NAME, chain})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	} else if err != nil {
-		return fail(err)
+	if err != nil {
+		return nil, err
 	}
 	var l Listed
 	base := false
 	for _, m := range answers {
 		b, accepts, err := parseChain(m.Data)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		base, l.Accepts = base || b, l.Accepts || accepts
 	}
@@ -54,12 +63,12 @@ func (c *Conn) List(t Table, chain string) (*Listed, error) {
 	answers, err = ask(nl, t, unix.NFT_MSG_GETRULE, netlink.Dump,
 		attribute{unix.NFTA_RULE_TABLE, t.Name}, attribute{unix.NFTA_RULE_CHAIN, chain})
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	for _, m := range answers {
 		r, err := parseRule(m.Data)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		l.Rules = append(l.Rules, r)
 	}
