@@ -450,7 +450,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if r := n.runtime.builtin; r != nil {
 		list = append(list, task{"container runtime", r.Run}, task{"pod network", func(ctx context.Context) error {
 			return n.network.Follow(ctx, r, n.node.Poke)
-		}})
+		}}, task{"firewalld", n.firewalld.Run})
 	}
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},

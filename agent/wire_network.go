@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/api"
 	"github.com/shoal-project/shoal/agent/config"
+	"github.com/shoal-project/shoal/agent/firewalld"
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/agent/host"
 	"github.com/shoal-project/shoal/agent/metrics"
@@ -49,9 +51,10 @@ func familiesOf(cfg *config.Config) (out []int) {
 
 // links is how pods reach each other.
 type links struct {
-	network *network.Manager
-	cidrs   *node.PodCIDRs
-	claim   io.Closer // on the names of bridge and table, while the process lives
+	network   *network.Manager
+	firewalld *firewalld.Opening
+	cidrs     *node.PodCIDRs
+	claim     io.Closer // on the names of bridge and table, while the process lives
 }
 
 // openNetwork makes the pod network of before; the Node tells of changes. Beside an
@@ -59,7 +62,8 @@ type links struct {
 func openNetwork(
 	cfg *config.Config, memory *node.Memory, others *foreign.Watcher, log *slog.Logger,
 ) (l links, err error) {
-	n := newNetwork(cfg, others, log)
+	l.firewalld = newFirewalld(cfg, log)
+	n := newNetwork(cfg, others, l.firewalld, log)
 	l.network = n
 	if l.claim, err = network.Claim(cfg.Bridge, cfg.NFTable); err != nil {
 		return l, err
@@ -92,7 +96,9 @@ func podCIDRs(cfg *config.Config, memory *node.Memory) cidr.Prefixes {
 // The lengths of a node's ranges that a coordinator gives unless it is configured.
 const aloneBits4, aloneBits6 = 24, 64
 
-func newNetwork(cfg *config.Config, others *foreign.Watcher, log *slog.Logger) *network.Manager {
+func newNetwork(
+	cfg *config.Config, others *foreign.Watcher, firewall network.Firewalld, log *slog.Logger,
+) *network.Manager {
 	return network.New(network.Config{
 		ConfDir:      cfg.CNIConfDir,
 		BinDir:       cfg.CNIBinDir,
@@ -111,9 +117,23 @@ func newNetwork(cfg *config.Config, others *foreign.Watcher, log *slog.Logger) *
 		MTU:          cfg.PodMTU,
 		Overlay:      newOverlay(cfg),
 		HostFirewall: cni.HostFirewall(cfg.HostFirewall),
+		Firewalld:    firewall,
 		Tunnels:      newTunnels(cfg),
 		Foreign:      others,
 		Log:          log,
+	})
+}
+
+// newFirewalld lets pods through firewalld, where it runs.
+func newFirewalld(cfg *config.Config, log *slog.Logger) *firewalld.Opening {
+	own := addrs(strings.Split(cfg.NodeIP, ","))
+	return firewalld.New(firewalld.Config{
+		Bridge:  cfg.Bridge,
+		Pods:    cidr.Parse(cfg.ClusterCIDR),
+		DNS:     ownDNS(cfg),
+		Uplinks: func() ([]string, error) { return firewalld.Uplinks(own) },
+		Leave:   cfg.HostFirewall == config.LeaveFirewall,
+		Log:     log,
 	})
 }
 

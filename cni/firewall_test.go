@@ -61,7 +61,7 @@ func TestHostFirewall(t *testing.T) {
 		run(p + " -P INPUT DROP")
 	}
 	pass("with one", false)
-	if err := n.Repair(); err != nil {
+	if _, err := n.Repair(); err != nil {
 		t.Fatal(err)
 	}
 	pass("opened", true)
@@ -70,7 +70,7 @@ func TestHostFirewall(t *testing.T) {
 		run(p + " -P FORWARD DROP")
 		run(p + " -P INPUT DROP")
 	}
-	if err := n.Repair(); err != nil {
+	if _, err := n.Repair(); err != nil {
 		t.Fatal(err)
 	}
 	pass("repaired", true)

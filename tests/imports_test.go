@@ -23,7 +23,7 @@ var layers = []struct {
 	{"leaf", []string{
 		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
 		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/feed", "agent/gossip",
-		"agent/fence", "agent/fence/keeper", "agent/gossip/gossiptest",
+		"agent/fence", "agent/fence/keeper", "agent/firewalld", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry", "agent/reverse",
 		"agent/host", "agent/image/peer", "agent/jointoken", "agent/logs", "agent/metrics", "agent/plugins",
 		"agent/policyfeed", "agent/quota", "agent/gatewaycontrol", "agent/gatewayfeed",
@@ -78,6 +78,7 @@ var siblings = map[string][]string{
 	"agent/device/topology":        {"agent/metrics"},
 	"agent/dump":                   {"agent/beneath"},
 	"agent/fence":                  {"agent/fence/keeper"},
+	"agent/firewalld":              {"cni/cidr"},
 	"agent/gatewayfeed":            {"agent/feed"},
 	"agent/logs":                   {"agent/beneath"},
 	"agent/oci":                    {"agent/process", "agent/selinux"},

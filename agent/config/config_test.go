@@ -44,7 +44,8 @@ func TestValidateTellsAll(t *testing.T) {
 	c.ReverseConnection = "sometimes"
 	c.HostFirewall = "off"
 	err := c.Validate()
-	for _, field := range []string{"reverseConnection", "hostFirewall", "upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
+	for _, field := range []string{"reverseConnection", "hostFirewall",
+		"upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
 		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {

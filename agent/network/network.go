@@ -41,7 +41,9 @@ type Config struct {
 	OwnPorts     []podnet.HostPort // cni.Config's
 	Overlay      cni.Overlay
 	HostFirewall cni.HostFirewall
-	Tunnels      Tunnels
+	// Firewalld is opened while the own network is on the node; nil: it is left alone.
+	Firewalld Firewalld
+	Tunnels   Tunnels
 	// Foreign tells when another program changed what the own network stands on; nil: nobody does.
 	Foreign *foreign.Watcher
 	// None leaves the pods to a third party: without its configuration there is no network.
@@ -53,6 +55,12 @@ type Config struct {
 	// Hold is how long a stopped sandbox stays connected; 0: not at all.
 	Hold time.Duration
 	Log  *slog.Logger
+}
+
+// Firewalld is a firewall that is told when the own network comes and goes.
+type Firewalld interface {
+	Open() // costs nothing when it is open
+	Close() error
 }
 
 // Manager connects the pods of one node. Its methods may be called at the same time.
@@ -109,8 +117,16 @@ func (m *Manager) SetPodCIDRs(cidrs cidr.Prefixes) error {
 	if m.Name() != Builtin {
 		return nil
 	}
-	m.made.Store(true)
+	m.making()
 	return n.Ensure()
+}
+
+// making is called before something of the own network is made.
+func (m *Manager) making() {
+	m.made.Store(true)
+	if m.cfg.Firewalld != nil {
+		m.cfg.Firewalld.Open()
+	}
 }
 
 // newNetworks takes the node's pod networks; nil when it has these.
@@ -227,7 +243,7 @@ func (m *Manager) connect(ctx context.Context, s podnet.Sandbox) ([]netip.Addr, 
 	if n == nil || m.Name() != Builtin {
 		return nil, ErrNotReady
 	}
-	m.made.Store(true)
+	m.making()
 	r, err := n.Add(ctx, s)
 	if err != nil {
 		return nil, err
@@ -338,6 +354,9 @@ func (m *Manager) takeAway() error {
 		}
 	}
 	err := n.Cleanup()
+	if m.cfg.Firewalld != nil {
+		err = errors.Join(err, m.cfg.Firewalld.Close())
+	}
 	m.made.Store(err != nil)
 	return err
 }

@@ -131,7 +131,7 @@ func (m *Manager) syncRoutes(to *neighbours) (map[string]cni.Path, error) {
 	if n == nil || m.Name() != Builtin {
 		return nil, nil
 	}
-	m.made.Store(true)
+	m.making()
 	return n.SyncPeers(to.self, to.peers)
 }
 
@@ -142,7 +142,7 @@ func (m *Manager) repair() {
 	if n == nil || m.Name() != Builtin {
 		return
 	}
-	m.made.Store(true)
+	m.making()
 	found, err := n.Repair()
 	switch {
 	case err != nil:

@@ -80,7 +80,8 @@ func (c Config) rules(f nft.Family) map[string][]rule {
 				comment: c.prefix() + "names-" + p.name + "-" + a.String(),
 				nft: nft.Rule{from, nft.ProtoIs(p.number), nft.XTDaddr(a), nft.XTDport(p.number, dnsPort),
 					nft.Count(), nft.Accept()},
-				args: []string{"-i", c.Bridge, "-d", a.String(), "-p", p.name, "-m", p.name, "--dport", fmt.Sprint(dnsPort)},
+				args: []string{"-i", c.Bridge, "-d", a.String(), "-p", p.name, "-m", p.name,
+					"--dport", fmt.Sprint(dnsPort)},
 			})
 		}
 	}

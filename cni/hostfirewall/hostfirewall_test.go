@@ -204,7 +204,7 @@ func BenchmarkWhole(b *testing.B) {
 			}
 		}
 		for b.Loop() {
-			if err := Open(c, both); err != nil {
+			if _, err := Open(c, both); err != nil {
 				return err
 			}
 		}

@@ -39,7 +39,8 @@ func inLegacy(f nft.Family, prefix string, want map[string][]rule) (changed bool
 	case !slices.Contains(strings.Fields(string(bytes.TrimSpace(names))), table):
 		return false, nil
 	}
-	program, err := iptables.New(iptables.IPFamily(home.protocol), iptables.Timeout(lockTime), iptables.Path(home.program))
+	program, err := iptables.New(iptables.IPFamily(home.protocol), iptables.Timeout(lockTime),
+		iptables.Path(home.program))
 	if err != nil {
 		return false, fmt.Errorf("rules of %s are in force, which takes the program to change: %w", home.program, err)
 	}

@@ -35,7 +35,8 @@ func (s verdict) compile(*compiler) []expr.Any {
 }
 
 var verdicts = map[expr.VerdictKind]string{
-	expr.VerdictAccept: "accept", expr.VerdictReturn: "return", expr.VerdictDrop: "drop", expr.VerdictGoto: "goto", expr.VerdictJump: "jump",
+	expr.VerdictAccept: "accept",
+	expr.VerdictReturn: "return", expr.VerdictDrop: "drop", expr.VerdictGoto: "goto", expr.VerdictJump: "jump",
 }
 
 // Return ends the chain.
