@@ -45,6 +45,7 @@ var scenarios = []scenario{
 	{"cgroup2", runCgroup2},
 	{"selinux", runSELinux},
 	{"quotas", runQuotas},
+	{"firewalls", runFirewalls},
 	{"sctp", runSCTP},
 	{"jumps", runJumps},
 	{"addresses", runAddresses},
@@ -66,7 +67,7 @@ func main() {
 	flag.StringVar(&o.cache, "cache", "bin/fleet", "directory that keeps the machines' root file system")
 	flag.StringVar(&o.only, "only", "",
 		"run only these scenarios, separated by commas: core, systemd, package, upgrade, upgrades, join, rotation, coordinators, blackout, reboots, "+
-			"fencing, clocks, cgroup2, selinux, quotas, sctp, jumps, addresses, powercuts, skew or chaos")
+			"fencing, clocks, cgroup2, selinux, quotas, firewalls, sctp, jumps, addresses, powercuts, skew or chaos")
 	flag.StringVar(&o.gotool, "go", "go", "the go program, which builds the tests that run in a machine")
 	flag.StringVar(&o.accel, "accel", "tcg,thread=multi", "QEMU's accelerator: kvm where it works is nine times as fast")
 	flag.BoolVar(&o.quick, "quick", false, "leave out the tests of packages and the default cgroup driver in the virtual machine")
@@ -100,7 +101,7 @@ func run(ctx context.Context, o options) error {
 	if r.cache, err = filepath.Abs(o.cache); err != nil {
 		return err
 	}
-	if err := makeRootfs(ctx, r.cache); err != nil {
+	if err := makeRootfs(ctx, r.cache, packages); err != nil {
 		return err
 	}
 	if r.dir, err = os.MkdirTemp("", "shoal-fleet-"); err != nil {

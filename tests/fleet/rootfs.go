@@ -46,8 +46,8 @@ func needs(program, pkg string) error {
 	return nil
 }
 
-// makeRootfs makes cache/rootfs, which stays until what goes into it changes.
-func makeRootfs(ctx context.Context, cache string) error {
+// makeRootfs makes cache/rootfs of packages, which stays until what goes into it changes.
+func makeRootfs(ctx context.Context, cache string, packages []string) error {
 	if err := errors.Join(needs("mmdebstrap", "mmdebstrap"), needs("systemd-nspawn", "systemd-container")); err != nil {
 		return err
 	}

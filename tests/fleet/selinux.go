@@ -25,7 +25,7 @@ const containerTypes = `(type container_t)
 // installed here, above a copy: an emulated machine takes minutes to build the policy.
 func (r *rig) policy(ctx context.Context, work, dir string) (err error) {
 	debs, root := filepath.Join(work, "debs"), filepath.Join(work, "root")
-	if err := makeRootfs(ctx, r.cache); err != nil {
+	if err := makeRootfs(ctx, r.cache, packages); err != nil {
 		return err
 	}
 	lower, err := filepath.Abs(filepath.Join(r.cache, "rootfs"))
