@@ -87,7 +87,7 @@ var siblings = map[string][]string{
 	"agent/selinux":                {"agent/beneath"},
 	"agent/network":                {"cni"},
 	"agent/quota":                  {"agent/beneath", "csi/btrfs"},
-	"cni/hostfirewall":             {"cni/nft"},
+	"cni/hostfirewall":             {"cni/cidr", "cni/nft"},
 	"cni/netconf":                  {"cni/podnet"},
 	"coordinator/members":          {"coordinator/joining"},
 	"coordinator/kubelet":          {"agent/reverse"},

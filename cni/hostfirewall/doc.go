@@ -4,8 +4,12 @@
 //
 //	ip, ip6 filter FORWARD   -i BRIDGE                                       ACCEPT
 //	                         -o BRIDGE                                       ACCEPT
+//	                         -s, -d PODS -m conntrack --ctstate DNAT         ACCEPT
 //	               INPUT     -i BRIDGE -d DNS -p udp, tcp --dport 53         ACCEPT
 //	                         -i BRIDGE -m conntrack --ctstate DNAT           ACCEPT
+//
+// The third is for connections to a Service, from outside, that this node leads on to a
+// pod of another one: they pass no interface of pods.
 //
 // The rules stand at the head of a chain whose policy is another than ACCEPT, or that has
 // rules of others; no chain and no table is made for them. Each has a comment that begins

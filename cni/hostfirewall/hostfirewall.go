@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 )
 
@@ -16,7 +17,8 @@ import (
 type Config struct {
 	Bridge   string
 	Families []nft.Family
-	DNS      []netip.Addr // where the node answers pods' questions for names
+	DNS      []netip.Addr  // where the node answers pods' questions for names
+	Pods     cidr.Prefixes // all of the cluster's
 }
 
 // chains are those of the table filter that packets of pods pass.
@@ -85,12 +87,24 @@ func (c Config) rules(f nft.Family) map[string][]rule {
 			})
 		}
 	}
+	forward := []rule{
+		{c.prefix() + "from-pods", nft.Rule{from, nft.Count(), nft.Accept()}, []string{"-i", c.Bridge}},
+		{c.prefix() + "to-pods", nft.Rule{nft.XTTo(c.Bridge), nft.Count(), nft.Accept()},
+			[]string{"-o", c.Bridge}},
+	}
+	for _, p := range c.Pods {
+		if nft.FamilyOf(p.Addr()) != f {
+			continue
+		}
+		text := p.Masked().String()
+		forward = append(forward,
+			rule{c.prefix() + "services-to-" + text, nft.Rule{nft.DaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
+				[]string{"-d", text, "-m", "conntrack", "--ctstate", "DNAT"}},
+			rule{c.prefix() + "services-from-" + text, nft.Rule{nft.SaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
+				[]string{"-s", text, "-m", "conntrack", "--ctstate", "DNAT"}})
+	}
 	return map[string][]rule{
-		"FORWARD": {
-			{c.prefix() + "from-pods", nft.Rule{from, nft.Count(), nft.Accept()}, []string{"-i", c.Bridge}},
-			{c.prefix() + "to-pods", nft.Rule{nft.XTTo(c.Bridge), nft.Count(), nft.Accept()},
-				[]string{"-o", c.Bridge}},
-		},
+		"FORWARD": forward,
 		"INPUT": append(input, rule{c.prefix() + "services-of-the-node",
 			nft.Rule{from, nft.XTRedirected(), nft.Count(), nft.Accept()},
 			[]string{"-i", c.Bridge, "-m", "conntrack", "--ctstate", "DNAT"}}),

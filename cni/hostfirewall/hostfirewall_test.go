@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shoal-project/shoal/cni/cidr"
 	"github.com/shoal-project/shoal/cni/nft"
 	"github.com/shoal-project/shoal/cni/nstest"
 )
@@ -25,6 +26,7 @@ var both = Config{
 	Bridge:   "shoaltest0",
 	Families: []nft.Family{nft.V4, nft.V6},
 	DNS:      []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
+	Pods:     cidr.Parse("10.244.0.0/16,10.7.16.0/20,fd00:244::/56"),
 }
 
 func newHost(t *testing.T, suffix string) *host {
@@ -80,9 +82,20 @@ func (h *host) has(program, chain, want string) {
 }
 
 const (
+	forward6 = `-P FORWARD ACCEPT
+-A FORWARD -i shoaltest0 -m comment --comment "shoal:shoaltest0:from-pods" -j ACCEPT
+-A FORWARD -o shoaltest0 -m comment --comment "shoal:shoaltest0:to-pods" -j ACCEPT
+-A FORWARD -d fd00:244::/56 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-fd00:244::/56" -j ACCEPT
+-A FORWARD -s fd00:244::/56 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-from-fd00:244::/56" -j ACCEPT
+-A FORWARD -d fd00:99::/64 -j DROP
+`
 	forward = `-P FORWARD DROP
 -A FORWARD -i shoaltest0 -m comment --comment "shoal:shoaltest0:from-pods" -j ACCEPT
 -A FORWARD -o shoaltest0 -m comment --comment "shoal:shoaltest0:to-pods" -j ACCEPT
+-A FORWARD -d 10.244.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-10.244.0.0/16" -j ACCEPT
+-A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-from-10.244.0.0/16" -j ACCEPT
+-A FORWARD -d 10.7.16.0/20 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-10.7.16.0/20" -j ACCEPT
+-A FORWARD -s 10.7.16.0/20 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-from-10.7.16.0/20" -j ACCEPT
 `
 	input = `-P INPUT ACCEPT
 -A INPUT -d 10.96.0.10/32 -i shoaltest0 -p udp -m udp --dport 53 -m comment --comment "shoal:shoaltest0:names-udp-10.96.0.10" -j ACCEPT
@@ -106,12 +119,13 @@ func TestRules(t *testing.T) {
 			h.run("iptables -A INPUT -p tcp --dport 22 -j REJECT")
 			h.run("ip6tables -P INPUT DROP")
 			h.run("ip6tables -P FORWARD ACCEPT")
+			h.run("ip6tables -A FORWARD -d fd00:99::/64 -j DROP")
 			whole := func() {
 				t.Helper()
 				h.has("iptables", "FORWARD", forward)
 				h.has("iptables", "INPUT", input)
 				h.has("ip6tables", "INPUT", input6)
-				h.has("ip6tables", "FORWARD", "-P FORWARD ACCEPT\n")
+				h.has("ip6tables", "FORWARD", forward6)
 				h.has("iptables", "OUTPUT", "-P OUTPUT ACCEPT\n")
 			}
 			h.open(both)
@@ -124,6 +138,10 @@ func TestRules(t *testing.T) {
 			h.run("iptables -F FORWARD")
 			h.run("iptables -D INPUT 2")
 			h.run("ip6tables -F")
+			h.has("ip6tables", "FORWARD", "-P FORWARD ACCEPT\n")
+			h.open(both)
+			h.has("ip6tables", "FORWARD", "-P FORWARD ACCEPT\n") // where nothing drops, nothing is opened
+			h.run("ip6tables -A FORWARD -d fd00:99::/64 -j DROP")
 			h.open(both)
 			whole()
 

@@ -63,7 +63,7 @@ func runFirewalls(ctx context.Context, r *rig) (err error) {
 	r.script(ctx, first, "firewalld shows what is opened", `firewall-cmd --list-all
 firewall-cmd --list-interfaces | grep -w 'shoal0+'
 firewall-cmd --list-rich-rules | grep -c 'destination address="10.96.0.10" port port="53"' | grep -x 2`)
-	r.script(ctx, second, "iptables shows what is opened", `iptables -S FORWARD | grep -c shoal:shoal0: | grep -x 2
+	r.script(ctx, second, "iptables shows what is opened", `iptables -S FORWARD | grep shoal:shoal0:
 iptables -S INPUT | grep shoal:shoal0:`)
 	r.step(ctx, "nothing else is", f.closed)
 	for _, what := range []struct {
@@ -104,35 +104,35 @@ iptables --version`
 type firewalls struct {
 	*rig
 	cluster
-	pods           []found
-	service, local string // addresses of Services
-	nodePort       string
+	pods     []found
+	services map[string]serviceAt // by the node of their pod
 }
 
-// shopBehind is a Deployment with a pod on each machine, a Service of it with a node port, and one
-// whose endpoints are the machines themselves.
-const shopBehind = `apiVersion: v1
+// shopBehind is a pod on a machine and a Service with a node port that leads to it alone.
+const shopBehind = `---
+apiVersion: v1
 kind: Service
-metadata: {name: web}
-spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+metadata: {name: web-%[1]s}
+spec: {type: NodePort, selector: {at: %[1]s}, ports: [{port: 80, targetPort: 8080}]}
 ---
-apiVersion: apps/v1
-kind: DaemonSet
-metadata: {name: web}
+apiVersion: v1
+kind: Pod
+metadata: {name: web-%[1]s, labels: {app: web, at: %[1]s}}
 spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: web
-        image: localhost/busybox:1
-        command: [sh, -c, "mkdir -p /www; echo it answers >/www/index.html; exec httpd -f -p 8080 -h /www"]
+  nodeName: %[1]s
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: web
+    image: localhost/busybox:1
+    command: [sh, -c, "mkdir -p /www; echo it answers >/www/index.html; exec httpd -f -p 8080 -h /www"]
 `
 
 func (f *firewalls) deploy() string {
-	return apply(shopBehind) + "until_ 60 kubectl rollout status daemonset/web --timeout=5s"
+	both := ""
+	for _, m := range f.all() {
+		both += fmt.Sprintf(shopBehind, nodeName(m))
+	}
+	return apply(both) + "until_ 60 kubectl wait pod --all --for=condition=Ready --timeout=5s"
 }
 
 // learn asks for addresses and ports.
@@ -141,11 +141,22 @@ func (f *firewalls) learn(ctx context.Context) bool {
 		if f.pods, err = podsOf(ctx, f.first); err != nil || len(f.pods) != 2 {
 			return "", fmt.Errorf("pods %v: %w", f.pods, err)
 		}
-		said, err = f.first.sh(ctx, "field service/web '.spec.clusterIP} {.spec.ports[0].nodePort'")
-		f.service, f.nodePort, _ = strings.Cut(said, " ")
-		return said, err
+		f.services = map[string]serviceAt{}
+		for _, p := range f.pods {
+			one, err := f.first.sh(ctx, "field service/"+p.name+" '.spec.clusterIP} {.spec.ports[0].nodePort'")
+			if err != nil {
+				return "", err
+			}
+			ip, port, _ := strings.Cut(one, " ")
+			f.services[p.node] = serviceAt{ip, port}
+			said += one + "\n"
+		}
+		return strings.TrimSpace(said), nil
 	})
 }
+
+// serviceAt is where a Service is asked.
+type serviceAt struct{ ip, nodePort string }
 
 // way is a connection that a script tries, on a machine or, without one, outside of all.
 type way struct {
@@ -177,24 +188,26 @@ const get = `(printf "GET / HTTP/1.0\r\n\r\n"; sleep 0.2) | nc -w 3 `
 func (f *firewalls) opened() (ways []way) {
 	for _, p := range f.pods {
 		for _, to := range f.pods {
-			ways = append(ways, f.inPod(p, "the pod on "+to.node, get+to.ip+" 8080"))
-			ways = append(ways, way{"the pod on " + to.node + ", from the node " + p.node, f.on(p.node),
-				"curl -s -m 3 http://" + to.ip + ":8080/ | grep -q 'it answers'"})
+			service := f.services[to.node]
+			ways = append(ways,
+				f.inPod(p, "the pod on "+to.node, get+to.ip+" 8080"),
+				f.inPod(p, "the Service of "+to.node, get+service.ip+" 80"),
+				f.inPod(p, "the name of the Service of "+to.node,
+					"timeout 5 nslookup "+to.name+".default.svc.cluster.local | grep "+service.ip+" && echo it answers"),
+				way{"the pod on " + to.node + ", from the node " + p.node, f.on(p.node), ask(to.ip + ":8080")},
+				way{"the Service of " + to.node + ", from the node " + p.node, f.on(p.node), ask(service.ip)},
+				way{"the node port of " + to.node + " on " + p.node + ", from outside", nil, ask(f.address(p.node) + ":" + service.nodePort)})
 		}
 		ways = append(ways,
-			f.inPod(p, "a Service", get+f.service+" 80"),
-			f.inPod(p, "a Service's name", "timeout 5 nslookup web.default.svc.cluster.local | grep "+f.service+" && echo it answers"),
 			f.inPod(p, "names by TCP", "nc -w 3 10.96.0.10 53 </dev/null && echo it answers"),
 			f.inPod(p, "the API by its Service", "nc -w 3 10.96.0.1 443 </dev/null && echo it answers"),
-			f.inPod(p, "another machine", "nc -w 3 "+f.other(p)+" 10250 </dev/null && echo it answers"),
-			way{"a Service, from the node " + p.node, f.on(p.node),
-				"curl -s -m 3 http://" + f.service + "/ | grep -q 'it answers'"},
-			// Each second connection is led to the pod on the other machine.
-			way{"the node port on " + p.node + ", from outside", nil, "for i in 1 2 3 4 5 6 7 8; do curl -s -m 3 http://" +
-				f.address(p.node) + ":" + f.nodePort + "/ | grep -q 'it answers' || exit 1; done"})
+			f.inPod(p, "another machine", "nc -w 3 "+f.other(p)+" 10250 </dev/null && echo it answers"))
 	}
 	return ways
 }
+
+// ask is a script that asks a pod's server.
+func ask(at string) string { return "curl -s -m 3 http://" + at + "/ | grep -q 'it answers'" }
 
 // connects is a script that succeeds where somebody takes a connection, whatever he says.
 func connects(to string) string {
