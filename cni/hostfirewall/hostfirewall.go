@@ -98,9 +98,11 @@ func (c Config) rules(f nft.Family) map[string][]rule {
 		}
 		text := p.Masked().String()
 		forward = append(forward,
-			rule{c.prefix() + "services-to-" + text, nft.Rule{nft.DaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
+			rule{c.prefix() + "services-to-" + text,
+				nft.Rule{nft.DaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
 				[]string{"-d", text, "-m", "conntrack", "--ctstate", "DNAT"}},
-			rule{c.prefix() + "services-from-" + text, nft.Rule{nft.SaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
+			rule{c.prefix() + "services-from-" + text,
+				nft.Rule{nft.SaddrIn(p), nft.XTRedirected(), nft.Count(), nft.Accept()},
 				[]string{"-s", text, "-m", "conntrack", "--ctstate", "DNAT"}})
 	}
 	return map[string][]rule{

@@ -28,7 +28,8 @@ func runFirewalls(ctx context.Context, r *rig) (err error) {
 		return err
 	}
 	for _, m := range c.all() {
-		if err := errors.Join(r.install(ctx, m.root), r.images(filepath.Join(m.dir, "var/lib/shoal/images"))); err != nil {
+		images := filepath.Join(m.dir, "var/lib/shoal/images")
+		if err := errors.Join(r.install(ctx, m.root), r.images(images)); err != nil {
 			return err
 		}
 	}
@@ -78,7 +79,7 @@ iptables -S INPUT | grep shoal:shoal0:`)
 		}
 	}
 	r.step(ctx, "nothing else is, still", f.closed)
-	r.script(ctx, second, "shoal leave takes it back", no+`shoal leave >/dev/null
+	r.script(ctx, second, "shoal leave takes it back", no+`shoal leave --force >/dev/null
 iptables -S >/tmp/left; no grep shoal /tmp/left; grep -e '-P FORWARD DROP' /tmp/left`)
 	r.script(ctx, first, "shoal-agent cleanup takes it back", no+`systemctl stop shoal-agent
 shoal-agent cleanup --config /etc/shoal/agent.yaml
@@ -196,7 +197,8 @@ func (f *firewalls) opened() (ways []way) {
 					"timeout 5 nslookup "+to.name+".default.svc.cluster.local | grep "+service.ip+" && echo it answers"),
 				way{"the pod on " + to.node + ", from the node " + p.node, f.on(p.node), ask(to.ip + ":8080")},
 				way{"the Service of " + to.node + ", from the node " + p.node, f.on(p.node), ask(service.ip)},
-				way{"the node port of " + to.node + " on " + p.node + ", from outside", nil, ask(f.address(p.node) + ":" + service.nodePort)})
+				way{"the node port of " + to.node + " on " + p.node + ", from outside", nil,
+					ask(f.address(p.node) + ":" + service.nodePort)})
 		}
 		ways = append(ways,
 			f.inPod(p, "names by TCP", "nc -w 3 10.96.0.10 53 </dev/null && echo it answers"),
