@@ -432,6 +432,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 		{"device plugins", n.exact.plugged.Run},
 		{"pod resources", newPodResources(n.base, n.pods).Run},
 		{"services", n.services.Run},
+		{"firewalld", n.firewalld.Run},
 		{"offline start", func(ctx context.Context) error { return n.offline.Run(ctx, n.pods) }},
 		{"log rotation", n.rotator.Run},
 		{"logs of pods that are gone", n.past.Run},
@@ -450,7 +451,7 @@ func (n whole) tasks(manager process.ServiceManager, leaving func(bool)) ([]task
 	if r := n.runtime.builtin; r != nil {
 		list = append(list, task{"container runtime", r.Run}, task{"pod network", func(ctx context.Context) error {
 			return n.network.Follow(ctx, r, n.node.Poke)
-		}}, task{"firewalld", n.firewalld.Run})
+		}})
 	}
 	if n.api != nil {
 		list = append(list, task{"pods of this node", n.api.Run}, task{"node", n.node.Run},

@@ -21,7 +21,9 @@ func (n *Network) passFirewall() (changed bool, err error) {
 	if err := n.connect(); err != nil {
 		return false, err
 	}
-	c := hostfirewall.Config{Bridge: n.cfg.Bridge, DNS: n.cfg.DNS, Pods: n.cfg.ClusterCIDRs}
+	c := hostfirewall.Config{
+		Bridge: n.cfg.Bridge, DNS: n.cfg.DNS, Pods: n.cfg.ClusterCIDRs, Tunnel: n.wireguardName(),
+	}
 	if n.cfg.HostFirewall == OpenFirewall {
 		for _, s := range n.stacks {
 			c.Families = append(c.Families, s.Family)

@@ -4,12 +4,14 @@
 //
 //	ip, ip6 filter FORWARD   -i BRIDGE                                       ACCEPT
 //	                         -o BRIDGE                                       ACCEPT
+//	                         -i TUNNEL -o TUNNEL                             ACCEPT
 //	                         -s, -d PODS -m conntrack --ctstate DNAT         ACCEPT
 //	               INPUT     -i BRIDGE -d DNS -p udp, tcp --dport 53         ACCEPT
 //	                         -i BRIDGE -m conntrack --ctstate DNAT           ACCEPT
 //
-// The third is for connections to a Service, from outside, that this node leads on to a
-// pod of another one: they pass no interface of pods.
+// The third is for what two other nodes send each other through this one. The fourth is
+// for connections to a Service, from outside, that this node leads on to a pod of another
+// one: they pass no interface of pods.
 //
 // The rules stand at the head of a chain whose policy is another than ACCEPT, or that has
 // rules of others; no chain and no table is made for them. Each has a comment that begins

@@ -19,6 +19,8 @@ type Config struct {
 	Families []nft.Family
 	DNS      []netip.Addr  // where the node answers pods' questions for names
 	Pods     cidr.Prefixes // all of the cluster's
+	// Tunnel is the interface by which other nodes send through this one; empty: they do not.
+	Tunnel string
 }
 
 // chains are those of the table filter that packets of pods pass.
@@ -91,6 +93,11 @@ func (c Config) rules(f nft.Family) map[string][]rule {
 		{c.prefix() + "from-pods", nft.Rule{from, nft.Count(), nft.Accept()}, []string{"-i", c.Bridge}},
 		{c.prefix() + "to-pods", nft.Rule{nft.XTTo(c.Bridge), nft.Count(), nft.Accept()},
 			[]string{"-o", c.Bridge}},
+	}
+	if c.Tunnel != "" {
+		forward = append(forward, rule{c.prefix() + "between-nodes",
+			nft.Rule{nft.XTFrom(c.Tunnel), nft.XTTo(c.Tunnel), nft.Count(), nft.Accept()},
+			[]string{"-i", c.Tunnel, "-o", c.Tunnel}})
 	}
 	for _, p := range c.Pods {
 		if nft.FamilyOf(p.Addr()) != f {

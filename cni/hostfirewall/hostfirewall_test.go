@@ -26,6 +26,7 @@ var both = Config{
 	Bridge:   "shoaltest0",
 	Families: []nft.Family{nft.V4, nft.V6},
 	DNS:      []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:96::a")},
+	Tunnel:   "shoaltest0-wg",
 	Pods:     cidr.Parse("10.244.0.0/16,10.7.16.0/20,fd00:244::/56"),
 }
 
@@ -85,6 +86,7 @@ const (
 	forward6 = `-P FORWARD ACCEPT
 -A FORWARD -i shoaltest0 -m comment --comment "shoal:shoaltest0:from-pods" -j ACCEPT
 -A FORWARD -o shoaltest0 -m comment --comment "shoal:shoaltest0:to-pods" -j ACCEPT
+-A FORWARD -i shoaltest0-wg -o shoaltest0-wg -m comment --comment "shoal:shoaltest0:between-nodes" -j ACCEPT
 -A FORWARD -d fd00:244::/56 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-fd00:244::/56" -j ACCEPT
 -A FORWARD -s fd00:244::/56 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-from-fd00:244::/56" -j ACCEPT
 -A FORWARD -d fd00:99::/64 -j DROP
@@ -92,6 +94,7 @@ const (
 	forward = `-P FORWARD DROP
 -A FORWARD -i shoaltest0 -m comment --comment "shoal:shoaltest0:from-pods" -j ACCEPT
 -A FORWARD -o shoaltest0 -m comment --comment "shoal:shoaltest0:to-pods" -j ACCEPT
+-A FORWARD -i shoaltest0-wg -o shoaltest0-wg -m comment --comment "shoal:shoaltest0:between-nodes" -j ACCEPT
 -A FORWARD -d 10.244.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-10.244.0.0/16" -j ACCEPT
 -A FORWARD -s 10.244.0.0/16 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-from-10.244.0.0/16" -j ACCEPT
 -A FORWARD -d 10.7.16.0/20 -m conntrack --ctstate DNAT -m comment --comment "shoal:shoaltest0:services-to-10.7.16.0/20" -j ACCEPT
