@@ -79,6 +79,9 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	} else {
 		errs = append(errs, tree(cfg).RemoveEmpty())
 	}
+	if err := os.Remove(spareKey(cfg)); !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
 	errs = append(errs, endKeepers(cfg), gateway.End(gatewayDir(cfg)), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}
 	errs = append(errs, disks.LeaveDisks(ctx))

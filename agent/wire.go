@@ -183,6 +183,9 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := kept.seal.Remember(spareKey(cfg)); err != nil {
+		log.Warn("if the key of records is lost, containers are ended with it", "err", err)
+	}
 	runtime = runtime.counted(counts, spans)
 	cfg.CgroupDriver = string(runtime.tree.Driver) // an outside runtime's counts
 	said := &answers{

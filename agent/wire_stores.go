@@ -70,8 +70,11 @@ type stores struct {
 	tokens   volume.Saved
 }
 
+// spareKey is where the key of records is found until the machine ends, if its file is lost.
+func spareKey(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "checkpoint.key") }
+
 func openStores(cfg *config.Config, log *slog.Logger) (s stores, err error) {
-	keys, chosen, err := checkpoint.FindKeys(cfg.CheckpointKey())
+	keys, chosen, err := checkpoint.FindKeys(cfg.CheckpointKey(), spareKey(cfg))
 	if err != nil {
 		return s, err
 	}

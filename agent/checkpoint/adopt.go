@@ -15,7 +15,8 @@ const damagedSuffix = ".damaged"
 
 // adopt seals what an earlier agent left in the clear, or under a key that is
 // no longer the first, and sets aside what no key opens. It reads the beginning
-// of each file.
+// of each file. One that the disk does not give, or that cannot be changed, is told and
+// left: the node does without that record.
 func (s *Store[T]) adopt() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Store[T]) adopt() error {
 			err = s.reseal(e.Name())
 		}
 		if err != nil {
-			return fmt.Errorf("checkpoint: seal what is there: %w", err)
+			s.log.Error("a checkpoint record is left as it is", "file", path, "err", err)
 		}
 	}
 	if foreign > 0 {

@@ -64,7 +64,7 @@ func OpenVolatile[T any](dir string, keys *Keys, damaged string, log *slog.Logge
 }
 
 func open[T any](s *Store[T]) (*Store[T], error) {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("checkpoint: %w", err)
 	}
 	s.last = map[string]uint32{}
@@ -74,6 +74,31 @@ func open[T any](s *Store[T]) (*Store[T], error) {
 		}
 	}
 	return s, nil
+}
+
+// makeDir makes the store's directory. What else has its name is moved aside.
+func (s *Store[T]) makeDir() error {
+	if info, err := os.Stat(s.dir); err == nil && !info.IsDir() {
+		aside, err := moveAside(s.dir)
+		if err != nil {
+			return fmt.Errorf("%s is no directory, move it away: %w", s.dir, err)
+		}
+		s.log.Error("what should be a directory of records is none, and was moved aside", "directory", s.dir, "file", aside)
+	}
+	return os.MkdirAll(s.dir, 0o700)
+}
+
+// moveAside gives a file or directory a name that no record has, in the place of what was
+// moved there before.
+func moveAside(path string) (aside string, err error) {
+	aside = path + damagedSuffix
+	if err = os.Rename(path, aside); err == nil {
+		return aside, nil
+	}
+	if os.RemoveAll(aside) == nil { // a directory takes no other's place
+		err = os.Rename(path, aside)
+	}
+	return aside, err
 }
 
 // Put replaces the record of key. A record that is unchanged is not written.
@@ -141,10 +166,16 @@ func (s *Store[T]) write(key string, body []byte) error {
 		os.Remove(tmp)
 		return err
 	}
+	rename := os.Rename
 	if s.volatile {
-		return replace(tmp, path)
+		rename = replace
 	}
-	return os.Rename(tmp, path)
+	err = rename(tmp, path)
+	if info, statErr := os.Lstat(path); err != nil && statErr == nil && info.IsDir() {
+		s.setAside(key, damage{err})
+		err = rename(tmp, path)
+	}
+	return err
 }
 
 // create opens a file to write. The directory may be gone, with all that was in it: an
@@ -152,6 +183,9 @@ func (s *Store[T]) write(key string, body []byte) error {
 func (s *Store[T]) create(path string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	f, err := os.OpenFile(path, flags, 0o600)
+	if errors.Is(err, unix.EISDIR) && os.RemoveAll(path) == nil {
+		f, err = os.OpenFile(path, flags, 0o600)
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
@@ -236,10 +270,8 @@ func (s *Store[T]) setAside(key string, cause error) {
 		s.log.Error("a checkpoint record cannot be read", "record", key, "err", cause)
 		return
 	}
-	aside := s.path(key) + damagedSuffix
-	if err := os.Rename(s.path(key), aside); err != nil {
-		cause = errors.Join(cause, err)
-	}
+	aside, err := moveAside(s.path(key))
+	cause = errors.Join(cause, err)
 	s.log.Error(s.damaged, "record", key, "err", cause, "file", aside)
 }
 
@@ -305,7 +337,7 @@ func (s *Store[T]) read(key string) (*T, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if errors.Is(err, errTooLarge) {
+	if errors.Is(err, errTooLarge) || errors.Is(err, unix.EISDIR) {
 		return nil, damage{err}
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -211,14 +212,14 @@ func TestFindKeys(t *testing.T) {
 	dir := t.TempDir()
 	file, credentials := filepath.Join(dir, "etc", "checkpoint.key"), filepath.Join(dir, "credentials")
 	t.Setenv("CREDENTIALS_DIRECTORY", "")
-	first, chosen, err := FindKeys(file)
+	first, chosen, err := FindKeys(file, "")
 	if err != nil || chosen.Key != file || !strings.Contains(chosen.Why, "made now") {
 		t.Fatalf("%v %v", chosen, err)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("%v %v", st, err)
 	}
-	again, chosen, err := FindKeys(file)
+	again, chosen, err := FindKeys(file, "")
 	if err != nil || again.list[0].id != first.list[0].id || strings.Contains(chosen.Why, "made now") {
 		t.Fatalf("%v %v", chosen, err)
 	}
@@ -226,14 +227,14 @@ func TestFindKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", credentials)
-	if _, chosen, err = FindKeys(file); err != nil || chosen.Key != file {
+	if _, chosen, err = FindKeys(file, ""); err != nil || chosen.Key != file {
 		t.Fatalf("other credentials: %v %v", chosen, err)
 	}
 	if err := os.WriteFile(filepath.Join(credentials, Credential),
 		bytes.Repeat([]byte("k"), minSecret), 0o400); err != nil {
 		t.Fatal(err)
 	}
-	both, chosen, err := FindKeys(file)
+	both, chosen, err := FindKeys(file, "")
 	if err != nil || len(both.list) != 2 || both.list[1].id != first.list[0].id ||
 		chosen.Key != "systemd credential "+Credential {
 		t.Fatalf("%v %v", chosen, err)
@@ -242,7 +243,7 @@ func TestFindKeys(t *testing.T) {
 	if err := os.Chmod(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := FindKeys(file); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, _, err := FindKeys(file, ""); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a key that others can read: %v", err)
 	}
 	if err := os.WriteFile(file, []byte("short"), 0o600); err != nil {
@@ -251,8 +252,62 @@ func TestFindKeys(t *testing.T) {
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := FindKeys(file); err == nil || !strings.Contains(err.Error(), file) {
+	if _, _, err := FindKeys(file, ""); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("a short key: %v", err)
+	}
+}
+
+// TestSpareKey: what is done to the file of the key costs no record while the machine runs.
+func TestSpareKey(t *testing.T) {
+	t.Setenv("CREDENTIALS_DIRECTORY", "")
+	for name, damage := range map[string]func(file string) error{
+		"deleted":   os.Remove,
+		"cut":       func(file string) error { return os.Truncate(file, 20) },
+		"changed":   func(file string) error { return os.WriteFile(file, bytes.Repeat([]byte("x"), 44), 0o600) },
+		"directory": func(file string) error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file, spare := filepath.Join(dir, "checkpoint.key"), filepath.Join(dir, "run", "checkpoint.key")
+			records := filepath.Join(dir, "pods")
+			find := func() *Keys {
+				t.Helper()
+				k, chosen, err := FindKeys(file, spare)
+				if err != nil {
+					t.Fatalf("%v %v", chosen, err)
+				}
+				s, said := openIn(t, records, k)
+				if v, err := s.Get("a"); err != nil || v == nil || v.S != "kept" {
+					t.Fatalf("%v %v %s", v, err, said)
+				}
+				return k
+			}
+			k, _, err := FindKeys(file, spare)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, _ := openIn(t, records, k)
+			put(t, s, "a", "kept")
+			for range 2 { // the spare is that of the new file, too
+				if err := k.Remember(spare); err != nil {
+					t.Fatal(err)
+				}
+				if st, err := os.Stat(spare); err != nil || st.Mode() != 0o600 {
+					t.Fatalf("%v %v", st, err)
+				}
+				if err := damage(file); err != nil {
+					t.Fatal(err)
+				}
+				k = find()
+			}
+			if st, err := os.Stat(file); err != nil || st.Mode() != 0o600 {
+				t.Errorf("%v %v", st, err)
+			}
+			if err := os.WriteFile(spare, []byte("no key"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			find()
+		})
 	}
 }
 
@@ -333,6 +388,46 @@ func TestVolatile(t *testing.T) {
 		}
 		if got, err := s.Get("a"); err != nil || got == nil || got.S != v {
 			t.Errorf("the record is %+v, %v, want %s", got, err, v)
+		}
+	}
+}
+
+// TestInTheWay: what stands where records, their directory and their temporary files belong
+// is moved aside, and the store works.
+func TestInTheWay(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "pods")
+	if err := os.WriteFile(dir, []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	k := keysOf(t, "a")
+	s, _ := openIn(t, dir, k)
+	inTheWay := func() {
+		t.Helper()
+		for _, name := range []string{"a.json", "b.json.tmp"} {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.RemoveAll(path), os.MkdirAll(filepath.Join(path, "in"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for range 2 {
+		inTheWay()
+		put(t, s, "a", "written")
+		put(t, s, "b", "written")
+		s, _ = openIn(t, dir, k)
+		if all, err := s.All(); err != nil || len(all) != 2 {
+			t.Fatalf("%v %v", all, err)
+		}
+		inTheWay()
+		s, _ = openIn(t, dir, k)
+		if all, err := s.All(); err != nil || len(all) != 1 {
+			t.Fatalf("%v %v", all, err)
+		}
+		if v, err := s.Get("a"); err != nil || v != nil {
+			t.Fatalf("%v %v", v, err)
+		}
+		if err := s.Delete("b"); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -38,7 +38,10 @@ var (
 )
 
 // Keys seal records with the first one and open them with any.
-type Keys struct{ list []sealKey }
+type Keys struct {
+	list     []sealKey
+	fromFile []byte // what Remember keeps
+}
 
 type sealKey struct {
 	id   string
