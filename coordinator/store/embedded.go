@@ -52,14 +52,14 @@ func setLibraries() {
 	}
 }
 
-func embedConfig(cfg Config) (*embed.Config, error) {
+func embedConfig(cfg Config, options ...zap.Option) (*embed.Config, error) {
 	c := embed.NewConfig()
 	c.Dir = cfg.Dir
 	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil // clients are in the process
 	c.SnapshotCount = snapshotEvery
 	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
 	c.MaxRequestBytes = 3 << 20
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log)))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log), options...))
 	if cfg.Peers != nil {
 		return c, cfg.Peers.join(c)
 	}

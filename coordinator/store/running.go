@@ -46,7 +46,11 @@ var ErrRemoved = errors.New("this coordinator was removed from the cluster")
 
 // start starts etcd; mu is held, or nobody else has e yet.
 func (e *embedded) start() error {
-	cfg, err := embedConfig(e.cfg)
+	if err := checkFiles(e.cfg.Dir); err != nil {
+		return explainStart(e.cfg, err)
+	}
+	attempt := &starting{fatal: make(chan error, 1)}
+	cfg, err := embedConfig(e.cfg, attempt.options()...)
 	if err != nil {
 		return err
 	}
@@ -55,7 +59,7 @@ func (e *embedded) start() error {
 			return err
 		}
 	}
-	server, err := embed.StartEtcd(cfg)
+	server, err := attempt.run(cfg)
 	if err != nil {
 		return explainStart(e.cfg, err)
 	}
@@ -74,7 +78,8 @@ func (e *embedded) start() error {
 
 func explainStart(cfg Config, err error) error {
 	return fmt.Errorf(
-		"open store in %s: %w (if the files are damaged, restore the directory from a backup, or move it away to start an empty cluster)",
+		"open store in %s: %w (if the files are damaged: `shoal snapshot restore` of the newest that `shoal snapshot list` shows; where other "+
+			"coordinators live, `shoal join --coordinator --replace`; or move the directory away to start an empty cluster)",
 		cfg.Dir, err)
 }
 
