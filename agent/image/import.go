@@ -204,6 +204,11 @@ func (s *Store) writeStamps(m map[string]stamp) error {
 		return err
 	}
 	tmp := s.stampFile() + ".tmp"
+	for _, f := range []string{tmp, s.stampFile()} {
+		if info, err := os.Lstat(f); err == nil && info.IsDir() {
+			_ = os.RemoveAll(f) // what is written next says why not
+		}
+	}
 	if err := os.WriteFile(tmp, b, 0o600); err != nil {
 		return fmt.Errorf("note imported archives: %w", err)
 	}

@@ -95,7 +95,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		errors.Is(err, unix.EROFS) || Full(err) {
 		return s, err
 	}
-	aside := fmt.Sprintf("%s.damaged-%d", cfg.Dir, time.Now().Unix())
+	aside := fmt.Sprintf("%s.damaged-%d", cfg.Dir, time.Now().UnixNano())
 	if mvErr := os.Rename(cfg.Dir, aside); mvErr != nil {
 		return nil, fmt.Errorf("open image store: %w; remove %s to start with an empty one", err, cfg.Dir)
 	}
@@ -139,6 +139,9 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	}
 	s = &Store{cfg: cfg, platform: platforms.Default(), pulling: semaphore.NewWeighted(pulls),
 		unpacking: make(chan struct{}, unpackers), unpackers: unpackers, lower: map[string][]string{}}
+	if err := checkWhole(cfg.Dir); err != nil {
+		return nil, err
+	}
 	// The lock comes first: everything below it belongs to one process.
 	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600,
 		&bolt.Options{Timeout: lockWait, NoFreelistSync: true})
@@ -148,11 +151,17 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err != nil {
 		return s, fmt.Errorf("open metadata: %w", err)
 	}
+	if err := checkBlobs(filepath.Join(cfg.Dir, "content")); err != nil {
+		return s, fmt.Errorf("open content: %w", err)
+	}
 	blobs, err := local.NewStore(filepath.Join(cfg.Dir, "content"))
 	if err != nil {
 		return s, fmt.Errorf("open content: %w", err)
 	}
 	s.transit = newTransit(blobs, filepath.Join(cfg.Dir, "content"))
+	if err := checkDatabase(filepath.Join(cfg.Dir, "snapshots", "metadata.db")); err != nil {
+		return s, fmt.Errorf("open snapshots: %w", err)
+	}
 	s.layers, err = overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
 	if err != nil {
 		return s, fmt.Errorf("open snapshots: %w", err)
@@ -166,7 +175,13 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err := s.endLeases(ctx); err != nil {
 		return s, err
 	}
-	return s, s.reload(ctx)
+	if err := s.forgetDamaged(ctx); err != nil {
+		return s, err
+	}
+	if err := s.reload(ctx); err != nil {
+		return s, err
+	}
+	return s, s.checkLayers(ctx)
 }
 
 // endLeases ends those of an agent that was killed: what its pulls left would stay for a day,
