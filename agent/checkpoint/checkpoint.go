@@ -83,7 +83,8 @@ func (s *Store[T]) makeDir() error {
 		if err != nil {
 			return fmt.Errorf("%s is no directory, move it away: %w", s.dir, err)
 		}
-		s.log.Error("what should be a directory of records is none, and was moved aside", "directory", s.dir, "file", aside)
+		s.log.Error("what should be a directory of records is none, and was moved aside",
+			"directory", s.dir, "file", aside)
 	}
 	return os.MkdirAll(s.dir, 0o700)
 }

@@ -122,7 +122,8 @@ func (s *Store) forgetDamaged(ctx context.Context) error {
 		return fmt.Errorf("look at blobs: %w", err)
 	}
 	for name, cause := range damaged {
-		s.cfg.Log.Error("a blob of an image is damaged, and is pulled or imported again when it is needed", "blob", name, "err", cause)
+		s.cfg.Log.Error("a blob of an image is damaged, and is pulled or imported again when it is needed",
+			"blob", name, "err", cause)
 		for _, err := range []error{s.content.Delete(ctx, name), s.transit.Delete(ctx, name)} {
 			if err != nil && !errdefs.IsNotFound(err) {
 				return fmt.Errorf("remove damaged blob %s: %w", name, err)
