@@ -56,8 +56,12 @@ func checkFiles(dir string) (err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !slices.ContainsFunc(logs, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".wal") }) {
-		return fmt.Errorf("%s has no file, so the log of what is in %s is gone", filepath.Join(dir, "member", "wal"), db)
+	if !slices.ContainsFunc(logs, func(e fs.DirEntry) bool {
+		info, err := e.Info()
+		return err == nil && strings.HasSuffix(e.Name(), ".wal") && info.Size() > 0
+	}) {
+		return fmt.Errorf("%s has no file, or an empty one, so the log of what is in %s is gone",
+			filepath.Join(dir, "member", "wal"), db)
 	}
 	return nil
 }

@@ -36,8 +36,9 @@ func TestDamagedFiles(t *testing.T) {
 		"db-directory":  {db, directory, "snap/db"},
 		"db-noise":      {db, noise, "snap/db is damaged"},
 		"wal-deleted":   {wal, os.Remove, "member/wal has no file"},
-		"wal-empty":     {wal, func(p string) error { return os.Truncate(p, 0) }, "none as id"},
+		"wal-empty":     {wal, func(p string) error { return os.Truncate(p, 0) }, "an empty one"},
 		"wal-directory": {wal, directory, wal},
+		"all-deleted":   {"member", os.RemoveAll, "member/wal is gone"},
 		"wal-noise":     {wal, noise, "none as id"},
 	} {
 		t.Run(name, func(t *testing.T) {

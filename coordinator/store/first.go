@@ -16,6 +16,10 @@ import (
 // has the mark still holds nothing, and is begun anew.
 const firstMark = "first-start"
 
+// begunMark is there from then on: where it is and no log is, what the store held is lost,
+// and beginning anew, without being told to, would have all nodes end their pods.
+const begunMark = "begun"
+
 // beginFirst puts the mark on a store that is not there yet, and removes one that never
 // got ready.
 func beginFirst(dir string) error {
@@ -26,7 +30,11 @@ func beginFirst(dir string) error {
 		}
 	}
 	if wal.Exist(filepath.Join(members, "wal")) {
-		return nil
+		return markBegun(dir)
+	}
+	_, first := os.Stat(mark)
+	if _, err := os.Stat(filepath.Join(dir, begunMark)); err == nil && first != nil {
+		return explainStart(dir, fmt.Errorf("the log in %s is gone", filepath.Join(members, "wal")))
 	}
 	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		return fmt.Errorf("open store: %w", err)
@@ -36,11 +44,25 @@ func beginFirst(dir string) error {
 
 // endFirst takes the mark off, before the first request is let in.
 func endFirst(dir string) error {
+	if err := markBegun(dir); err != nil {
+		return err
+	}
 	err := os.Remove(filepath.Join(dir, firstMark))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
+		return fmt.Errorf("open store: %w", err)
+	}
+	return syncDir(dir)
+}
+
+func markBegun(dir string) error {
+	mark := filepath.Join(dir, begunMark)
+	if _, err := os.Stat(mark); err == nil {
+		return nil
+	}
+	if err := os.WriteFile(mark, nil, 0o600); err != nil {
 		return fmt.Errorf("open store: %w", err)
 	}
 	return syncDir(dir)

@@ -47,7 +47,7 @@ var ErrRemoved = errors.New("this coordinator was removed from the cluster")
 // start starts etcd; mu is held, or nobody else has e yet.
 func (e *embedded) start() error {
 	if err := checkFiles(e.cfg.Dir); err != nil {
-		return explainStart(e.cfg, err)
+		return explainStart(e.cfg.Dir, err)
 	}
 	attempt := &starting{fatal: make(chan error, 1)}
 	cfg, err := embedConfig(e.cfg, attempt.options()...)
@@ -61,7 +61,7 @@ func (e *embedded) start() error {
 	}
 	server, err := attempt.run(cfg)
 	if err != nil {
-		return explainStart(e.cfg, err)
+		return explainStart(e.cfg.Dir, err)
 	}
 	r := &running{etcd: server, client: v3client.New(server.Server)}
 	if e.cfg.Peers != nil {
@@ -76,11 +76,11 @@ func (e *embedded) start() error {
 	return nil
 }
 
-func explainStart(cfg Config, err error) error {
+func explainStart(dir string, err error) error {
 	return fmt.Errorf(
 		"open store in %s: %w (if the files are damaged: `shoal snapshot restore` of the newest that `shoal snapshot list` shows; where other "+
 			"coordinators live, `shoal join --coordinator --replace`; or move the directory away to start an empty cluster)",
-		cfg.Dir, err)
+		dir, err)
 }
 
 // follow tells what ended a start of etcd, unless it was ended by us.
