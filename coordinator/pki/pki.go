@@ -209,15 +209,34 @@ func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 	if _, err := os.Stat(d.Path(name + ".crt")); err == nil {
 		return nil, fmt.Errorf("load %s: the key is missing; put it back from a backup", d.Path(name+".key"))
 	}
-	key, keyPEM, err := newKey()
-	if err != nil {
-		return nil, fmt.Errorf("make %s: %w", name, err)
+	// The certificate alone is made again of its key: what was signed stays good, and
+	// those who have the one before believe what this one signs.
+	var key *ecdsa.PrivateKey
+	var keyPEM []byte
+	switch kept, err := d.loadKey(name); {
+	case err == nil:
+		ours, ok := kept.(*ecdsa.PrivateKey)
+		if !ok {
+			return nil, fmt.Errorf("load %s: the certificate is missing; put it back from a backup", d.Path(name+".crt"))
+		}
+		key = ours
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	default:
+		if key, keyPEM, err = newKey(); err != nil {
+			return nil, fmt.Errorf("make %s: %w", name, err)
+		}
 	}
 	certPEM, err := newCA(key, subject, now)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.writePair(name, certPEM, keyPEM); err != nil {
+	if keyPEM != nil {
+		err = d.writePair(name, certPEM, keyPEM)
+	} else {
+		err = WriteFile(d.Path(name+".crt"), certPEM, 0o644)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return d.loadCA(name)
@@ -225,7 +244,7 @@ func (d Dir) ensureCA(name, subject string, now time.Time) (*Authority, error) {
 
 func (d Dir) loadCert(name string) (cert *x509.Certificate, certPEM []byte, err error) {
 	if certPEM, err = os.ReadFile(d.Path(name + ".crt")); err != nil {
-		return nil, nil, fmt.Errorf("load %s: %w", name, err)
+		return nil, nil, loadError(name, err)
 	}
 	if cert, err = parseCert(certPEM); err != nil {
 		return nil, nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".crt"), err)
@@ -248,13 +267,21 @@ func (d Dir) loadCA(name string) (*Authority, error) {
 func (d Dir) loadKey(name string) (crypto.Signer, error) {
 	data, err := os.ReadFile(d.Path(name + ".key"))
 	if err != nil {
-		return nil, fmt.Errorf("load %s: %w", name, err)
+		return nil, loadError(name, err)
 	}
 	key, err := parseKey(data)
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w; put it back from a backup", d.Path(name+".key"), err)
 	}
 	return key, nil
+}
+
+// loadError says what to do about a file that is there and cannot be read.
+func loadError(name string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("load %s: %w", name, err)
+	}
+	return fmt.Errorf("load %s: %w; put it back from a backup", name, err)
 }
 
 func (d Dir) ensureCert(name string, by *Authority, s Spec, now time.Time) error {
@@ -406,12 +433,22 @@ func writeFile(path string, data []byte, mode os.FileMode, owner fs.FileInfo) er
 	}
 	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = errors.Join(moveDirAside(path), os.Rename(f.Name(), path))
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
+}
+
+// moveDirAside makes room for a file where a directory is.
+func moveDirAside(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() {
+		return nil
+	}
+	aside := path + ".damaged"
+	return errors.Join(os.RemoveAll(aside), os.Rename(path, aside))
 }
 
 // EncodeCertificate returns a certificate in PEM.

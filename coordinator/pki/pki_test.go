@@ -107,6 +107,53 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestMadeAgain: a CA's certificate that is lost is made of its key, so that both sides go
+// on; where directories are in the place of what can be made again, it is.
+func TestMadeAgain(t *testing.T) {
+	d := Dir(t.TempDir())
+	if err := d.Ensure(Cluster{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	key, served := read(t, d, "ca.key"), read(t, d, "apiserver.crt")
+	before, err := d.CA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(d.Path("ca.crt")); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"apiserver-kubelet-client.crt", "front-proxy-client.key"} {
+		if err := errors.Join(os.Remove(d.Path(name)), os.MkdirAll(d.Path(name+"/in"), 0o700)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Ensure(Cluster{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if read(t, d, "ca.key") != key {
+		t.Error("the key is another")
+	}
+	if read(t, d, "apiserver.crt") != served {
+		t.Error("what was signed was signed again")
+	}
+	after, err := d.CA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := parseCert([]byte(read(t, d, "apiserver-kubelet-client.crt")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ca := range []*Authority{before, after} { // whichever one of them a client has
+		roots := x509.NewCertPool()
+		roots.AddCert(ca.Cert)
+		_, err := made.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestShortLives: certificates of two minutes are made anew when a third of them is left,
 // and not before.
 func TestShortLives(t *testing.T) {
