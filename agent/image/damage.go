@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -15,10 +16,10 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// checkDatabase reads all of a database that is opened later, by a library whose panics
-// would end the agent. One that is missing is made anew.
+// checkDatabase reads all of a database before a library opens it whose panics would end
+// the agent, some of them in goroutines of its own. One that is missing is made anew.
 func checkDatabase(path string) (err error) {
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
 	}
 	defer func() { // the database library panics on some damaged pages
@@ -26,13 +27,35 @@ func checkDatabase(path string) (err error) {
 			err = fmt.Errorf("%s is damaged: %v", path, p)
 		}
 	}()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait})
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // pages that a file was cut off before
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait, ReadOnly: true})
+	if errors.Is(err, bolt.ErrTimeout) {
+		return ErrInUse
+	}
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
 	return errors.Join(db.View(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(_ []byte, b *bolt.Bucket) error { return readBucket(b) })
 	}), db.Close())
+}
+
+// checkFreePages opens a database that keeps the list of its free pages as its library will.
+func checkFreePages(path string) (err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s is damaged: %v", path, p)
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockWait})
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	return db.Close()
 }
 
 func readBucket(b *bolt.Bucket) error {

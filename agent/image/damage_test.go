@@ -28,6 +28,23 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			return os.Truncate(p, 0)
 		}},
+		{"half", func(p string, dir bool) error {
+			info, err := os.Stat(p)
+			if err != nil || dir {
+				return err
+			}
+			return os.Truncate(p, info.Size()/2)
+		}},
+		{"middle", func(p string, dir bool) error {
+			data, err := os.ReadFile(p)
+			if err != nil {
+				return nil // a directory
+			}
+			for i := len(data) / 4; i < len(data)*3/4; i++ {
+				data[i] ^= 0xa5
+			}
+			return os.WriteFile(p, data, 0o600)
+		}},
 		{"noise", func(p string, dir bool) error {
 			if dir {
 				return nil

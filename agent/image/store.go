@@ -142,6 +142,9 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 	if err := checkWhole(cfg.Dir); err != nil {
 		return nil, err
 	}
+	if err := checkDatabase(filepath.Join(cfg.Dir, "meta.db")); err != nil {
+		return nil, err
+	}
 	// The lock comes first: everything below it belongs to one process.
 	s.bolt, err = bolt.Open(filepath.Join(cfg.Dir, "meta.db"), 0o600,
 		&bolt.Options{Timeout: lockWait, NoFreelistSync: true})
@@ -159,7 +162,11 @@ func open(ctx context.Context, cfg Config) (s *Store, err error) {
 		return s, fmt.Errorf("open content: %w", err)
 	}
 	s.transit = newTransit(blobs, filepath.Join(cfg.Dir, "content"))
-	if err := checkDatabase(filepath.Join(cfg.Dir, "snapshots", "metadata.db")); err != nil {
+	layers := filepath.Join(cfg.Dir, "snapshots", "metadata.db")
+	if err := checkDatabase(layers); err != nil {
+		return s, fmt.Errorf("open snapshots: %w", err)
+	}
+	if err := checkFreePages(layers); err != nil {
 		return s, fmt.Errorf("open snapshots: %w", err)
 	}
 	s.layers, err = overlay.NewSnapshotter(filepath.Join(cfg.Dir, "snapshots"))
