@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -550,6 +551,9 @@ func (c *Config) read(path string, decode func([]byte) error) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("read configuration: %w", err)
+	}
+	if len(bytes.TrimSpace(data)) == 0 { // as after a power cut: it would begin as another node
+		return fmt.Errorf("configuration %s: it is empty; write it again, or leave a comment in it for the defaults", path)
 	}
 	hard := c.EvictionHard
 	c.EvictionHard = nil
