@@ -86,7 +86,8 @@ var refusals = []refusal{
 var ends = regexp.MustCompile(`^(agent|agent/(containers|sandboxes)(/X)?(\.json)?|run|run/.*)$`)
 
 // skipped are paths that are no state of a daemon, or that are others' data.
-var skipped = regexp.MustCompile(`^(images|log|pod-logs|container-logs|shoal\.pid|up\.yaml|kubeconfig|manifests|lost)(/|$)` +
+var skipped = regexp.MustCompile(`^(images|kubectl-cache|log|pod-logs|container-logs)(/|$)` +
+	`|^(shoal\.pid|up\.yaml|kubeconfig|manifests)(/|$)` +
 	`|^agent/image/snapshots/snapshots/[0-9]+/(fs|work)/` + // layers and what containers write
 	`|^agent/image\.damaged|\.damaged(/|$)` +
 	`|^agent/containers/[^/]+/(upper|work)/` +
