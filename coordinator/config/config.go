@@ -244,7 +244,8 @@ func Load(path string) (Config, error) {
 		return c, fmt.Errorf("read configuration: %w", err)
 	}
 	if len(bytes.TrimSpace(data)) == 0 { // as after a power cut: it would begin another cluster
-		return c, fmt.Errorf("read configuration %s: it is empty; write it again, or leave a comment in it for the defaults", path)
+		return c, fmt.Errorf("read configuration %s: it is empty; write it again, or leave a comment in it for the defaults",
+			path)
 	}
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
 		return c, fmt.Errorf("read configuration %s: %w", path, err)
