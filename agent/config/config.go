@@ -553,7 +553,8 @@ func (c *Config) read(path string, decode func([]byte) error) error {
 		return fmt.Errorf("read configuration: %w", err)
 	}
 	if len(bytes.TrimSpace(data)) == 0 { // as after a power cut: it would begin as another node
-		return fmt.Errorf("configuration %s: it is empty; write it again, or leave a comment in it for the defaults", path)
+		return fmt.Errorf("configuration %s: it is empty; write it again, or leave a comment in it for the defaults",
+			path)
 	}
 	hard := c.EvictionHard
 	c.EvictionHard = nil
