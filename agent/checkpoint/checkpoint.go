@@ -184,7 +184,7 @@ func (s *Store[T]) write(key string, body []byte) error {
 func (s *Store[T]) create(path string) (*os.File, error) {
 	const flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
 	f, err := os.OpenFile(path, flags, 0o600)
-	if errors.Is(err, unix.EISDIR) && os.RemoveAll(path) == nil {
+	if errors.Is(err, unix.EISDIR) && os.Remove(path) == nil {
 		f, err = os.OpenFile(path, flags, 0o600)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -403,9 +403,9 @@ func TestInTheWay(t *testing.T) {
 	s, _ := openIn(t, dir, k)
 	inTheWay := func() {
 		t.Helper()
-		for _, name := range []string{"a.json", "b.json.tmp"} {
+		for name, in := range map[string]string{"a.json": "in", "b.json.tmp": ""} {
 			path := filepath.Join(dir, name)
-			if err := errors.Join(os.RemoveAll(path), os.MkdirAll(filepath.Join(path, "in"), 0o700)); err != nil {
+			if err := errors.Join(os.RemoveAll(path), os.MkdirAll(filepath.Join(path, in), 0o700)); err != nil {
 				t.Fatal(err)
 			}
 		}

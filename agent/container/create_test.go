@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,13 +19,13 @@ func TestRecordFailsAfterPrepare(t *testing.T) {
 	r := newRig(t)
 	r.scripts["a"] = "true"
 	req := r.request("a", nil)
-	// Missing directories of mounts are made: this one is in the way of the second record.
+	// Missing directories of mounts are made: these are in the way of the second record.
 	blocked := filepath.Join(r.cfg.DataDir, "a.json.tmp")
-	req.Config.Mounts = []*criv1.Mount{{HostPath: blocked, ContainerPath: "/mnt"}}
+	req.Config.Mounts = []*criv1.Mount{{HostPath: filepath.Join(blocked, "in"), ContainerPath: "/mnt"}}
 	if _, err := r.m.Create(t.Context(), req); err == nil || !strings.Contains(err.Error(), "a.json.tmp") {
 		t.Fatalf("created: %v", err)
 	}
-	if err := os.Remove(blocked); err != nil {
+	if err := errors.Join(os.Remove(filepath.Join(blocked, "in")), os.Remove(blocked)); err != nil {
 		t.Error(err)
 	}
 	if list := r.m.List(); len(list) > 0 {
