@@ -57,8 +57,9 @@ func watch(t *testing.T) *watched {
 		w.run("ip addr del 10.9.0.1/32 dev lo")
 		time.Sleep(20 * time.Millisecond)
 	}
-	time.Sleep(settle + rest + 100*time.Millisecond) // all of that is told
-	w.drain()
+	for w.drain() { // until all of that is told
+		time.Sleep(settle + rest + 500*time.Millisecond)
+	}
 	return w
 }
 
@@ -77,13 +78,16 @@ func (w *watched) run(command string) {
 	}
 }
 
-func (w *watched) drain() {
+// drain takes what was told, and tells whether there was any.
+func (w *watched) drain() (told bool) {
 	for _, c := range []<-chan struct{}{w.rules, w.network} {
 		select {
 		case <-c:
+			told = true
 		default:
 		}
 	}
+	return told
 }
 
 // told tells whether something is, within a time that is enough for it.

@@ -251,8 +251,9 @@ func TestNoSecretsKept(t *testing.T) {
 	s.until("value", "exec", "forgetful", "--", "sh", "-c", "cat /s/key")
 }
 
-// TestLostKey: an agent whose key is gone ends what it cannot adopt, starts its
-// pods anew, once, and leaves none that were deleted meanwhile.
+// TestLostKey: an agent whose key is gone goes on with the copy that lasts as long as the
+// machine runs. Where that is gone too it ends what it cannot adopt, starts its pods anew,
+// once, and leaves none that were deleted meanwhile.
 func TestLostKey(t *testing.T) {
 	s := newSpace(t)
 	agent, err := cluster.Join("keyless")
@@ -282,6 +283,26 @@ func TestLostKey(t *testing.T) {
 	}
 	if err := os.Remove(filepath.Join(agent.Dir, "agent", "checkpoint.key")); err != nil {
 		t.Fatal(err)
+	}
+	if err := agent.Start(); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, "there is another key", func() (bool, string) {
+		_, err := os.Stat(filepath.Join(agent.Dir, "agent", "checkpoint.key"))
+		return err == nil && strings.Contains(agent.Logs(), "records were sealed"), fmt.Sprint(err, agent.Logs())
+	})
+	s.ready("kept", "gone")
+	if now := sleeping(kept); now != before {
+		t.Errorf("the pod has the process %s, not %s", now, before)
+	}
+	// Nothing has the key any more.
+	if err := agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"agent/checkpoint.key", "run/checkpoint.key"} {
+		if err := os.Remove(filepath.Join(agent.Dir, file)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	s.k("delete", "pod", "gone", "--force")
 	if err := agent.Start(); err != nil {
