@@ -35,6 +35,7 @@ func watch(t *testing.T) *watched {
 	w.run("ip link set lo up")
 	w.run("ip link add other0 type bridge")
 	w.run("sysctl -qw net.ipv4.ip_forward=1")
+	w.run("nft add table ip there")
 	watcher := &Watcher{Bridge: bridge}
 	w.rules, w.network = watcher.Rules(), watcher.Network()
 	ctx, cancel := context.WithCancel(t.Context())
