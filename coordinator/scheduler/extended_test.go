@@ -12,6 +12,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 )
 
@@ -148,8 +149,16 @@ func TestExtendedResourceClaimLeftBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.devices("n1", nil, "a")
-	p.Spec.SchedulingGates = nil
-	if _, err := l.client.CoreV1().Pods("default").Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+	// Its status may be written meanwhile.
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		p, err := l.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		p.Spec.SchedulingGates = nil
+		_, err = l.client.CoreV1().Pods("default").Update(t.Context(), p, metav1.UpdateOptions{})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	l.bound("p")
