@@ -1,7 +1,6 @@
 package cni
 
 import (
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -10,12 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/shoal-project/shoal/cni/cidr"
@@ -118,59 +115,6 @@ func TestRelayInner(t *testing.T) {
 	if in := plan(relay, session); len(in) != 0 || n.overlay.relayed[hidden] != "" || through != "10.244.2.0/24" {
 		t.Errorf("with a session: %v by %q, who has %s", in, n.overlay.relayed[hidden], through)
 	}
-}
-
-// tap is what passes an interface.
-type tap struct {
-	mu   sync.Mutex
-	seen bytes.Buffer
-}
-
-// tapInto reads all that passes an interface in a namespace.
-func tapInto(t *testing.T, ns, name string) *tap {
-	t.Helper()
-	fd := -1
-	if err := nstest.In(ns, func() (err error) {
-		l, err := netlink.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00 // in the network's order
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all); err != nil {
-			return err
-		}
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Attrs().Index})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000})
-	p, stop, ended := &tap{}, make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		buf := make([]byte, 1<<16)
-		for {
-			if n, err := unix.Read(fd, buf); err == nil {
-				p.mu.Lock()
-				p.seen.Write(buf[:n])
-				p.mu.Unlock()
-			}
-			select {
-			case <-stop:
-				return
-			default:
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-ended; unix.Close(fd) })
-	return p
-}
-
-// saw returns the number of bytes that passed until now, and whether a text was in them.
-func (p *tap) saw(text string) (bytesSeen int, found bool) {
-	time.Sleep(200 * time.Millisecond)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.seen.Len(), bytes.Contains(p.seen.Bytes(), []byte(text))
 }
 
 // hidden are two nodes that never speak directly, as behind symmetric routers, and two others.
@@ -378,9 +322,9 @@ func testInnerTunnel(t *testing.T, ranges string) {
 	ofNode := h.hold(t, "", net.JoinHostPort(hostOf(toB), "92"))
 	goOn := func(when string) { t.Helper(); ofPod(when); ofNode(when) }
 	goOn("in the clear")
-	first := tapInto(t, h.open[0].ns, outer)
+	first := nstest.TapInto(t, h.open[0].ns, outer)
 	bothWays("in the clear")
-	if _, found := first.saw("in the clear"); !found {
+	if _, found := first.Saw("in the clear"); !found {
 		t.Error("the one between does not see what it hands on in the clear: the test is blind")
 	}
 	// It can speak for b.
@@ -406,7 +350,7 @@ func testInnerTunnel(t *testing.T, ranges string) {
 	}
 	goOn("within inner tunnels")
 	bothWays("not to be read")
-	if n, found := first.saw("not to be read"); found || n == 0 {
+	if n, found := first.Saw("not to be read"); found || n == 0 {
 		t.Errorf("the one between saw it: %v, in %d bytes", found, n)
 	}
 	if got := forge(); got != "" {
@@ -430,14 +374,14 @@ func testInnerTunnel(t *testing.T, ranges string) {
 	session := h.session(t)
 	h.by = 1
 	h.sync(t)
-	second := tapInto(t, h.open[1].ns, outer)
-	before, _ := first.saw("")
+	second := nstest.TapInto(t, h.open[1].ns, outer)
+	before, _ := first.Saw("")
 	goOn("through another")
 	bothWays("to another")
-	if after, _ := first.saw(""); after-before > 1000 { // keepalives
+	if after, _ := first.Saw(""); after-before > 1000 { // keepalives
 		t.Errorf("%d bytes passed the one before", after-before)
 	}
-	if n, found := second.saw("to another"); found || n == 0 {
+	if n, found := second.Saw("to another"); found || n == 0 {
 		t.Errorf("the other one saw it: %v, in %d bytes", found, n)
 	}
 	if now := h.session(t); now != session {
@@ -463,9 +407,9 @@ func testInnerTunnel(t *testing.T, ranges string) {
 		}
 	}
 	goOn("directly")
-	before, _ = second.saw("")
+	before, _ = second.Saw("")
 	bothWays("directly")
-	if after, _ := second.saw(""); after-before > 1000 {
+	if after, _ := second.Saw(""); after-before > 1000 {
 		t.Errorf("%d bytes passed the one that is not between any more", after-before)
 	}
 	for _, s := range []site{h.a, h.b} {
@@ -541,7 +485,7 @@ func TestInnerPortTaken(t *testing.T) {
 	h.sync(t)
 	toB, atB := h.listen(t, h.b)
 	h.says(t, "", toB, atB, "in the clear")
-	between := tapInto(t, h.open[0].ns, h.a.net.wireguardName())
+	between := nstest.TapInto(t, h.open[0].ns, h.a.net.wireguardName())
 	taken, err := net.ListenPacket("udp", ":51821")
 	if err != nil {
 		t.Fatal(err)
@@ -561,13 +505,13 @@ func TestInnerPortTaken(t *testing.T) {
 	for range 5 {
 		_, _ = c.Write([]byte("not to be read")) // it may be told that there is no way
 	}
-	if _, found := between.saw("not to be read"); found {
+	if _, found := between.Saw("not to be read"); found {
 		t.Error("the one between saw it")
 	}
 	taken.Close()
 	h.sync(t)
 	h.says(t, "", toB, atB, "within")
-	if _, found := between.saw("within"); found {
+	if _, found := between.Saw("within"); found {
 		t.Error("the one between saw it, with the port free")
 	}
 }

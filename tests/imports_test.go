@@ -39,7 +39,7 @@ var layers = []struct {
 		"coordinator/registry/fieldrule", "coordinator/registry/gated", "coordinator/scheduler/framework",
 		"coordinator/store", "csi", "csi/btrfs", "csi/btrfs/btrfstest", "csi/csitest", "csi/locality", "csi/migration",
 		"csi/storagenet",
-		"tests/transcript",
+		"tests/dbustest", "tests/transcript",
 	}},
 	{"mechanism", []string{
 		"agent/gatewayproxy",

@@ -1,12 +1,8 @@
 package cgroup
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"maps"
-	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -16,110 +12,34 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 	"k8s.io/utils/ptr"
+
+	"github.com/shoal-project/shoal/tests/dbustest"
 )
 
 // fakeSystemd is systemd on a bus of its own: units with their properties.
 type fakeSystemd struct {
 	mu    sync.Mutex
 	units map[string]map[string]string
-	conns []*dbus.Conn
+	bus   *dbustest.Bus
 	jobs  uint32
 }
 
 // startSystemd makes the fake the one that clients in this process find.
 func startSystemd(t *testing.T) *fakeSystemd {
 	t.Helper()
-	socket := filepath.Join(t.TempDir(), "bus")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
 	f := &fakeSystemd{units: map[string]map[string]string{}}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if err := f.serve(c); err != nil {
-				t.Error(err)
+	f.bus = dbustest.Start(t, func(conn *dbus.Conn) error {
+		for path, iface := range map[dbus.ObjectPath]string{
+			"/org/freedesktop/DBus":     "org.freedesktop.DBus",
+			"/org/freedesktop/systemd1": "org.freedesktop.systemd1.Manager",
+		} {
+			if err := conn.Export(f, path, iface); err != nil {
+				return err
 			}
 		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-served
-		for _, c := range f.conns {
-			c.Close()
-		}
+		return nil
 	})
 	return f
-}
-
-// handshake lets godbus, which is a client, begin on the server's side too:
-// what it says to authenticate is dropped, what it hears is canned.
-type handshake struct {
-	io.ReadWriteCloser
-	in io.Reader
-}
-
-func (h *handshake) Read(p []byte) (int, error) { return h.in.Read(p) }
-
-func (h *handshake) Write(p []byte) (int, error) {
-	if text := string(p); text == "\x00" || strings.HasSuffix(text, "\r\n") {
-		return len(p), nil
-	}
-	return h.ReadWriteCloser.Write(p)
-}
-
-func (f *fakeSystemd) serve(c net.Conn) error {
-	in := bufio.NewReader(c)
-	for {
-		line, err := in.ReadString('\n')
-		if err != nil {
-			return err
-		}
-		answer := map[string]string{
-			"\x00AUTH\r\n":          "REJECTED EXTERNAL\r\n",
-			"NEGOTIATE_UNIX_FD\r\n": "ERROR\r\n",
-		}[line]
-		if strings.HasPrefix(line, "AUTH EXTERNAL") {
-			answer = "OK 0123456789abcdef0123456789abcdef\r\n"
-		}
-		if line == "BEGIN\r\n" {
-			break
-		}
-		if _, err := io.WriteString(c, answer); err != nil {
-			return err
-		}
-	}
-	canned := strings.NewReader("REJECTED ANONYMOUS\r\nOK 0123456789abcdef0123456789abcdef\r\n")
-	conn, err := dbus.NewConn(&handshake{ReadWriteCloser: c, in: io.MultiReader(canned, in)})
-	if err != nil {
-		return err
-	}
-	for path, iface := range map[dbus.ObjectPath]string{
-		"/org/freedesktop/DBus":     "org.freedesktop.DBus",
-		"/org/freedesktop/systemd1": "org.freedesktop.systemd1.Manager",
-	} {
-		if err := conn.Export(f, path, iface); err != nil {
-			return err
-		}
-	}
-	f.mu.Lock()
-	f.conns = append(f.conns, conn)
-	f.mu.Unlock()
-	return conn.Auth([]dbus.Auth{dbus.AuthAnonymous()})
-}
-
-// connections is how many clients have come.
-func (f *fakeSystemd) connections() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.conns)
 }
 
 // Hello and AddMatch are the bus's own.
@@ -188,9 +108,7 @@ func (f *fakeSystemd) job(unit string) dbus.ObjectPath {
 	defer f.mu.Unlock()
 	f.jobs++
 	path := dbus.ObjectPath(fmt.Sprintf("/org/freedesktop/systemd1/job/%d", f.jobs))
-	for _, c := range f.conns {
-		_ = c.Emit("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager.JobRemoved", f.jobs, path, unit, "done")
-	}
+	f.bus.Emit("/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager.JobRemoved", f.jobs, path, unit, "done")
 	return path
 }
 
@@ -268,7 +186,7 @@ func TestLibrarySystemd(t *testing.T) {
 	if err := m.DeleteSystemd(); err == nil {
 		t.Error("a unit that is not there was stopped")
 	}
-	if n := f.connections(); n != 8 { // two a call
+	if n := f.bus.Count(); n != 8 { // two a call
 		t.Errorf("%d connections", n)
 	}
 }

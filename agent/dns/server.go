@@ -72,10 +72,9 @@ type Server struct {
 	conns    *shares // TCP connections
 	panicked sync.Once
 
-	unmetered bool      // was told
-	rules     *nft.Conn // knows the tables that limit clients; nil: there are none
-	// What another program changed, as cfg.Foreign tells.
-	rulesChanged, networkChanged <-chan struct{}
+	unmetered       bool            // was told
+	rules           *nft.Conn       // knows the tables that limit clients; nil: there are none
+	changedByOthers <-chan struct{} // as cfg.Foreign tells
 
 	mu          sync.Mutex
 	tables      *service.Tables // of the last query
@@ -110,7 +109,7 @@ func New(cfg Config, src Source) *Server {
 		queue:     newQueue(slots(), maxWaiting),
 		conns:     newShares(maxConns),
 	}
-	s.rulesChanged, s.networkChanged = cfg.Foreign.Rules(), cfg.Foreign.Network()
+	s.changedByOthers = cfg.Foreign.Any()
 	s.up.set(cfg.Upstreams)
 	s.counts.follow(s)
 	return s
@@ -181,16 +180,12 @@ func (s *Server) serve(ctx context.Context) error {
 // client may ask.
 func (s *Server) makeAgain(ctx context.Context) {
 	for {
-		var err error
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.rulesChanged:
-			err = s.unlessMetered()
-		case <-s.networkChanged:
-			err = s.addAddresses()
+		case <-s.changedByOthers:
 		}
-		if err != nil {
+		if err := errors.Join(s.addAddresses(), s.unlessMetered()); err != nil {
 			s.log.Warn("what the cluster DNS needs was changed by somebody else, and cannot be made right", "err", err)
 		}
 	}

@@ -1,17 +1,15 @@
 package firewalld
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"net"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/godbus/dbus/v5"
+
+	"github.com/shoal-project/shoal/tests/dbustest"
 )
 
 // fake is firewalld on a bus of its own.
@@ -22,7 +20,7 @@ type fake struct {
 	zones   map[string]*zone
 	files   map[string]string // the zone of an interface in firewalld's files
 	calls   int
-	served  []*dbus.Conn
+	bus     *dbustest.Bus
 }
 
 // zone is what one holds at run time.
@@ -34,44 +32,10 @@ type zone struct {
 // start makes the fake the one that clients in this process find.
 func start(t *testing.T, running bool) *fake {
 	t.Helper()
-	socket := filepath.Join(t.TempDir(), "bus")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+socket)
 	f := &fake{running: running, files: map[string]string{}}
 	f.empty()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			if err := f.serve(c); err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		<-done
-		f.hangUp()
-	})
+	f.bus = dbustest.Start(t, f.export)
 	return f
-}
-
-// hangUp ends all connections.
-func (f *fake) hangUp() {
-	f.mu.Lock()
-	list := f.served
-	f.served = nil
-	f.mu.Unlock()
-	for _, c := range list {
-		c.Close()
-	}
 }
 
 // empty is what a reload leaves.
@@ -82,42 +46,7 @@ func (f *fake) empty() {
 	}
 }
 
-// handshake lets godbus, which is a client, begin on the server's side too: what it says to
-// authenticate is dropped, what it hears is made up.
-type handshake struct {
-	io.ReadWriteCloser
-	in io.Reader
-}
-
-func (h *handshake) Read(p []byte) (int, error) { return h.in.Read(p) }
-
-func (h *handshake) Write(p []byte) (int, error) {
-	if text := string(p); text == "\x00" || strings.HasSuffix(text, "\r\n") {
-		return len(p), nil
-	}
-	return h.ReadWriteCloser.Write(p)
-}
-
-func (f *fake) serve(c net.Conn) error {
-	in := bufio.NewReader(c)
-	for line := ""; line != "BEGIN\r\n"; {
-		var err error
-		if line, err = in.ReadString('\n'); err != nil {
-			return err
-		}
-		answer := map[string]string{"\x00AUTH\r\n": "REJECTED EXTERNAL\r\n", "NEGOTIATE_UNIX_FD\r\n": "ERROR\r\n"}[line]
-		if strings.HasPrefix(line, "AUTH EXTERNAL") {
-			answer = "OK 0123456789abcdef0123456789abcdef\r\n"
-		}
-		if _, err := io.WriteString(c, answer); err != nil {
-			return err
-		}
-	}
-	canned := strings.NewReader("REJECTED ANONYMOUS\r\nOK 0123456789abcdef0123456789abcdef\r\n")
-	conn, err := dbus.NewConn(&handshake{ReadWriteCloser: c, in: io.MultiReader(canned, in)})
-	if err != nil {
-		return err
-	}
+func (f *fake) export(conn *dbus.Conn) error {
 	for _, o := range []struct {
 		path, iface string
 		methods     map[string]any
@@ -143,20 +72,7 @@ func (f *fake) serve(c net.Conn) error {
 			return err
 		}
 	}
-	f.mu.Lock()
-	f.served = append(f.served, conn)
-	f.mu.Unlock()
-	return conn.Auth([]dbus.Auth{dbus.AuthAnonymous()})
-}
-
-// tell raises a signal.
-func (f *fake) tell(path dbus.ObjectPath, name string, args ...any) {
-	f.mu.Lock()
-	list := slices.Clone(f.served)
-	f.mu.Unlock()
-	for _, c := range list {
-		_ = c.Emit(path, name, args...) // some have hung up
-	}
+	return nil
 }
 
 // set changes the fake as others do.
@@ -207,7 +123,7 @@ func (f *fake) change(name, link string) (string, *dbus.Error) {
 		to.links = append(to.links, link)
 		return nil
 	})
-	f.tell(objectPath, interfaceMoved, name, link)
+	f.bus.Emit(objectPath, interfaceMoved, name, link)
 	return name, err
 }
 

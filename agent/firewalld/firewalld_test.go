@@ -111,22 +111,22 @@ func TestOpen(t *testing.T) {
 	o.Open()
 	f.becomes(t, opened)
 	f.set(f.empty)
-	f.tell(objectPath, reloaded)
+	f.bus.Emit(objectPath, reloaded)
 	f.becomes(t, opened)
 	if n := strings.Count(said.String(), "lets pods through"); n > 1 || strings.Contains(said.String(), "WARN") {
 		t.Errorf("said:\n%s", said)
 	}
 
 	f.set(func() { f.running = false; f.empty() })
-	f.tell("/org/freedesktop/DBus", nameChanged, service, ":1.1", "")
+	f.bus.Emit("/org/freedesktop/DBus", nameChanged, service, ":1.1", "")
 	f.set(func() { f.running = true })
-	f.tell("/org/freedesktop/DBus", nameChanged, service, "", ":1.2")
+	f.bus.Emit("/org/freedesktop/DBus", nameChanged, service, "", ":1.2")
 	f.becomes(t, opened)
 	if err := o.Close(); err != nil {
 		t.Error(err)
 	}
 	f.becomes(t, nothing)
-	f.tell(objectPath, reloaded)
+	f.bus.Emit(objectPath, reloaded)
 	o.Open()
 	f.becomes(t, opened)
 }
@@ -146,7 +146,7 @@ func TestComesLater(t *testing.T) {
 	if got := said.String(); got != "" {
 		t.Errorf("said %s", got)
 	}
-	f.tell("/org/freedesktop/DBus", nameChanged, service, "", ":1.2")
+	f.bus.Emit("/org/freedesktop/DBus", nameChanged, service, "", ":1.2")
 	f.becomes(t, opened)
 }
 
@@ -155,7 +155,7 @@ func TestNotWanted(t *testing.T) {
 	f := start(t, true)
 	run(t, nil)
 	time.Sleep(50 * time.Millisecond)
-	f.tell(objectPath, reloaded)
+	f.bus.Emit(objectPath, reloaded)
 	time.Sleep(50 * time.Millisecond)
 	f.becomes(t, nothing)
 }
@@ -172,7 +172,7 @@ func TestFollowsTheUplink(t *testing.T) {
 		z.links = slices.DeleteFunc(z.links, func(l string) bool { return l == "eth0" })
 		f.zones["public"].links = append(f.zones["public"].links, "eth0")
 	})
-	f.tell(objectPath, interfaceMoved, "public", "eth0")
+	f.bus.Emit(objectPath, interfaceMoved, "public", "eth0")
 	f.becomes(t, "internal: \npublic: eth0 eth1 shoal0+\nanother's\n"+names)
 }
 
@@ -183,7 +183,7 @@ func TestSomebodyElsesZone(t *testing.T) {
 	o.Open()
 	f.becomes(t, opened)
 	f.set(func() { f.zones["internal"].links = []string{"shoal0"} })
-	f.tell(objectPath, interfaceAdded, "internal", "shoal0")
+	f.bus.Emit(objectPath, interfaceAdded, "internal", "shoal0")
 	f.becomes(t, "internal: shoal0\npublic: \n")
 	said.says(t, "in the zone internal, where somebody put it")
 }
@@ -235,7 +235,7 @@ func TestLeave(t *testing.T) {
 	other, _ := run(t, func(c *Config) { c.Leave = true })
 	f.becomes(t, nothing)
 	other.Open()
-	f.tell(objectPath, reloaded)
+	f.bus.Emit(objectPath, reloaded)
 	time.Sleep(50 * time.Millisecond)
 	f.becomes(t, nothing)
 }

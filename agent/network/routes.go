@@ -36,7 +36,7 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 	changed := g.Changed()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	rules, changedByOthers := m.cfg.Foreign.Rules(), m.cfg.Foreign.Network()
+	changedByOthers := m.cfg.Foreign.Any()
 	defer m.tunnels.wg.Wait()
 	var done *neighbours
 	var told string
@@ -78,9 +78,6 @@ func (m *Manager) Run(ctx context.Context, g Gossip) error {
 			done = nil
 		case <-retry:
 		case <-check.C:
-			m.repair()
-			done = nil
-		case <-rules:
 			m.repair()
 			done = nil
 		case <-changedByOthers:

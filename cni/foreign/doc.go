@@ -2,8 +2,8 @@
 // a firewall that loads its ruleset and flushes all others', a network manager that
 // takes interfaces down or addresses and routes away, a sysctl that turns forwarding off.
 //
-//	nftables   a new generation, made by a process of another name      -> Rules
-//	rtnetlink  an interface of ours is down or gone; an address or a    -> Network
+//	nftables   a new generation, made by a process of another name      -> Rules, Any
+//	rtnetlink  an interface of ours is down or gone; an address or a    -> Any
 //	           route was deleted; forwarding or rp_filter of all
 //	           interfaces was set
 //

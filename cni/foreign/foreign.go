@@ -1,10 +1,12 @@
 package foreign
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +31,8 @@ type Watcher struct {
 	// with it.
 	Bridge string
 
-	rules, network listeners
+	rules, any listeners
+	pause      time.Duration // 0: rest
 }
 
 // Rules returns a channel with a token whenever another program changed nftables. A nil
@@ -41,12 +44,13 @@ func (w *Watcher) Rules() <-chan struct{} {
 	return w.rules.add()
 }
 
-// Network is the same for interfaces, addresses, routes and switches.
-func (w *Watcher) Network() <-chan struct{} {
+// Any is the same for whatever the pod network stands on: rules, interfaces, addresses,
+// routes and switches.
+func (w *Watcher) Any() <-chan struct{} {
 	if w == nil {
 		return nil
 	}
-	return w.network.add()
+	return w.any.add()
 }
 
 // listeners each get a token; who has one unread needs no other.
@@ -95,10 +99,10 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
-		return rules.follow(ctx, &w.rules, func(m netlink.Message) bool { return byAnother(m, own) })
+		return rules.follow(ctx, func(m netlink.Message) bool { return byAnother(m, own) }, w.pause, &w.rules, &w.any)
 	})
 	eg.Go(func() error {
-		return network.follow(ctx, &w.network, func(m netlink.Message) bool { return concerns(m, w.Bridge) })
+		return network.follow(ctx, func(m netlink.Message) bool { return concerns(m, w.Bridge) }, w.pause, &w.any)
 	})
 	return eg.Wait()
 }
@@ -137,7 +141,9 @@ func (s *source) close() { _ = s.conn.Close() }
 
 // follow tells listeners of messages that matter. What comes in its pauses waits in the
 // socket; what does not fit there counts as one that matters.
-func (s *source) follow(ctx context.Context, to *listeners, matters func(netlink.Message) bool) error {
+func (s *source) follow(
+	ctx context.Context, matters func(netlink.Message) bool, between time.Duration, to ...*listeners,
+) error {
 	defer context.AfterFunc(ctx, s.close)()
 	defer s.close()
 	for {
@@ -148,26 +154,19 @@ func (s *source) follow(ctx context.Context, to *listeners, matters func(netlink
 		case errors.Is(err, unix.ENOBUFS):
 		case err != nil:
 			return fmt.Errorf("watch changes of %s: %w", s.what, err)
-		case !anyOf(messages, matters):
+		case !slices.ContainsFunc(messages, matters):
 			continue
 		}
 		if !pause(ctx, settle) {
 			return nil
 		}
-		to.tell()
-		if !pause(ctx, rest) {
+		for _, l := range to {
+			l.tell()
+		}
+		if !pause(ctx, cmp.Or(between, rest)) {
 			return nil
 		}
 	}
-}
-
-func anyOf(messages []netlink.Message, matters func(netlink.Message) bool) bool {
-	for _, m := range messages {
-		if matters(m) {
-			return true
-		}
-	}
-	return false
 }
 
 func pause(ctx context.Context, d time.Duration) bool {

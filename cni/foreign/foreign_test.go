@@ -20,11 +20,14 @@ func TestMain(m *testing.M) { leak.CheckOurs(m) }
 
 const bridge = "shoaltest0"
 
+// short is the pause between two words of what changed.
+const short = 50 * time.Millisecond
+
 // watched is a network namespace with a bridge, and a watcher of it.
 type watched struct {
-	t              *testing.T
-	ns             string
-	rules, network <-chan struct{}
+	t          *testing.T
+	ns         string
+	rules, any <-chan struct{}
 }
 
 func watch(t *testing.T) *watched {
@@ -36,8 +39,8 @@ func watch(t *testing.T) *watched {
 	w.run("ip link add other0 type bridge")
 	w.run("sysctl -qw net.ipv4.ip_forward=1")
 	w.run("nft add table ip there")
-	watcher := &Watcher{Bridge: bridge}
-	w.rules, w.network = watcher.Rules(), watcher.Network()
+	watcher := &Watcher{Bridge: bridge, pause: short}
+	w.rules, w.any = watcher.Rules(), watcher.Any()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- nstest.In(w.ns, func() error { return watcher.Run(ctx) }) }()
@@ -47,21 +50,25 @@ func watch(t *testing.T) *watched {
 			t.Error(err)
 		}
 	})
-	// It watches once it tells of something.
-	for deadline := time.Now().Add(10 * time.Second); len(w.rules) == 0 || len(w.network) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is told")
-		}
-		w.run("nft add table ip before")
-		w.run("nft delete table ip before")
-		w.run("ip addr add 10.9.0.1/32 dev lo")
-		w.run("ip addr del 10.9.0.1/32 dev lo")
-		time.Sleep(20 * time.Millisecond)
-	}
-	for w.drain() { // until all of that is told
-		time.Sleep(settle + rest + 500*time.Millisecond)
-	}
+	// It watches once it tells of something of each kind.
+	w.hears(w.any, "ip addr add 10.9.0.1/32 dev lo", "ip addr del 10.9.0.1/32 dev lo")
+	w.hears(w.rules, "nft add table ip before", "nft delete table ip before")
 	return w
+}
+
+// hears makes changes until they are told, and until no more of them is.
+func (w *watched) hears(told <-chan struct{}, changes ...string) {
+	for deadline := time.Now().Add(10 * time.Second); len(told) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("nothing is told of %v", changes)
+		}
+		for _, c := range changes {
+			w.run(c)
+		}
+	}
+	for w.drain() {
+		time.Sleep(settle + short + 300*time.Millisecond)
+	}
 }
 
 func (w *watched) run(command string) {
@@ -81,7 +88,7 @@ func (w *watched) run(command string) {
 
 // drain takes what was told, and tells whether there was any.
 func (w *watched) drain() (told bool) {
-	for _, c := range []<-chan struct{}{w.rules, w.network} {
+	for _, c := range []<-chan struct{}{w.rules, w.any} {
 		select {
 		case <-c:
 			told = true
@@ -104,17 +111,17 @@ func told(c <-chan struct{}, within time.Duration) bool {
 // What others change is told, and what the pod network does all the time is not.
 func TestTold(t *testing.T) {
 	for _, c := range []struct {
-		what           string
-		do             []string
-		rules, network bool
+		what       string
+		do         []string
+		rules, any bool
 	}{
-		{what: "a ruleset is flushed", do: []string{"nft flush ruleset"}, rules: true},
-		{what: "a table of others", do: []string{"nft add table inet firewall"}, rules: true},
-		{what: "forwarding is turned off", do: []string{"sysctl -qw net.ipv4.ip_forward=0"}, network: true},
-		{what: "the bridge goes down", do: []string{"ip link set " + bridge + " down"}, network: true},
-		{what: "the bridge is deleted", do: []string{"ip link del " + bridge}, network: true},
-		{what: "an address goes", do: []string{"ip addr del 10.1.0.1/24 dev " + bridge}, network: true},
-		{what: "routes go", do: []string{"ip route flush dev " + bridge}, network: true},
+		{what: "a ruleset is flushed", do: []string{"nft flush ruleset"}, rules: true, any: true},
+		{what: "a table of others", do: []string{"nft add table inet firewall"}, rules: true, any: true},
+		{what: "forwarding is turned off", do: []string{"sysctl -qw net.ipv4.ip_forward=0"}, any: true},
+		{what: "the bridge goes down", do: []string{"ip link set " + bridge + " down"}, any: true},
+		{what: "the bridge is deleted", do: []string{"ip link del " + bridge}, any: true},
+		{what: "an address goes", do: []string{"ip addr del 10.1.0.1/24 dev " + bridge}, any: true},
+		{what: "routes go", do: []string{"ip route flush dev " + bridge}, any: true},
 		{what: "an interface of others goes down", do: []string{"ip link set other0 up", "ip link set other0 down"}},
 		{what: "pods come and go", do: []string{
 			"ip link add vetha type veth peer name vethb", "ip link set vetha master " + bridge, "ip link set vetha up",
@@ -130,7 +137,7 @@ func TestTold(t *testing.T) {
 				kind string
 				c    <-chan struct{}
 				want bool
-			}{{"rules", w.rules, c.rules}, {"network", w.network, c.network}} {
+			}{{"rules", w.rules, c.rules}, {"any", w.any, c.any}} {
 				within := 500 * time.Millisecond
 				if k.want {
 					within = 10 * time.Second

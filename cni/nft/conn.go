@@ -16,7 +16,7 @@ import (
 type Conn struct {
 	nl   *nftables.Conn   // nil after a failure, which may have left messages in it
 	made map[Table]uint64 // handles of those that were reset
-	asks *netlink.Conn    // List's, from its first call on
+	asks *netlink.Conn    // for questions, from the first on
 }
 
 // socketBuffer lets a transaction of some thousand messages and the kernel's

@@ -24,26 +24,18 @@ type ListedRule struct {
 // List reads a base chain, nil if there is none. It takes little: two requests, of which
 // the kernel answers the first with an error where there is no such table.
 func (c *Conn) List(t Table, chain string) (*Listed, error) {
-	if c.asks == nil {
-		nl, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-		if err != nil {
-			return nil, fmt.Errorf("open nftables: %w", err)
-		}
-		c.asks = nl
-	}
-	l, err := list(c.asks, t, chain)
+	l, err := c.list(t, chain)
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return nil, nil
 	case err != nil:
-		c.Close() // what is still to be read must not meet the next question
 		return nil, fmt.Errorf("read nftables chain %s of table %s: %w", chain, t, err)
 	}
 	return l, nil
 }
 
-func list(nl *netlink.Conn, t Table, chain string) (*Listed, error) {
-	answers, err := ask(nl, t, unix.NFT_MSG_GETCHAIN, 0,
+func (c *Conn) list(t Table, chain string) (*Listed, error) {
+	answers, err := c.ask(t, unix.NFT_MSG_GETCHAIN, 0,
 		attribute{unix.NFTA_CHAIN_TABLE, t.Name}, attribute{unix.NFTA_CHAIN_NAME, chain})
 	if err != nil {
 		return nil, err
@@ -60,7 +52,7 @@ func list(nl *netlink.Conn, t Table, chain string) (*Listed, error) {
 	if !base {
 		return nil, nil
 	}
-	answers, err = ask(nl, t, unix.NFT_MSG_GETRULE, netlink.Dump,
+	answers, err = c.ask(t, unix.NFT_MSG_GETRULE, netlink.Dump,
 		attribute{unix.NFTA_RULE_TABLE, t.Name}, attribute{unix.NFTA_RULE_CHAIN, chain})
 	if err != nil {
 		return nil, err
@@ -80,7 +72,15 @@ type attribute struct {
 	text string
 }
 
-func ask(nl *netlink.Conn, t Table, what uint16, how netlink.HeaderFlags, by ...attribute) ([]netlink.Message, error) {
+// ask asks for what has these names; ENOENT: there is none.
+func (c *Conn) ask(t Table, what uint16, how netlink.HeaderFlags, by ...attribute) ([]netlink.Message, error) {
+	if c.asks == nil {
+		nl, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open nftables: %w", err)
+		}
+		c.asks = nl
+	}
 	e := netlink.NewAttributeEncoder()
 	for _, a := range by {
 		e.String(a.kind, a.text)
@@ -89,14 +89,22 @@ func ask(nl *netlink.Conn, t Table, what uint16, how netlink.HeaderFlags, by ...
 	if err != nil {
 		return nil, err
 	}
-	return nl.Execute(netlink.Message{
+	answers, err := c.asks.Execute(netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | what),
 			Flags: netlink.Request | how,
 		},
+		// struct nfgenmsg: family, version, resource id.
 		Data: append([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0}, attributes...),
 	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		c.Close() // what is still to be read must not meet the next question
+	}
+	return answers, err
 }
+
+// genHeader is the length of struct nfgenmsg.
+const genHeader = 4
 
 func decode(data []byte) (*netlink.AttributeDecoder, error) {
 	if len(data) < genHeader {

@@ -1,17 +1,13 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/shoal-project/shoal/cni/nstest"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -46,63 +42,15 @@ func (f *fabric) reachedBy(a *harness.Agent, node, path string) {
 	})
 }
 
-// tap is what passes an interface.
-type tap struct {
-	mu   sync.Mutex
-	seen bytes.Buffer
-}
-
 // tapTunnel reads all that passes the encrypted tunnels' interface of a node, as its kernel
 // has it.
-func tapTunnel(t *testing.T, node *harness.Agent) *tap {
-	t.Helper()
-	fd := -1
-	if err := harness.Inside(node.NetNS, func() (err error) {
-		l, err := net.InterfaceByName("shoal0-wg")
-		if err != nil {
-			return err
-		}
-		const all = unix.ETH_P_ALL>>8 | unix.ETH_P_ALL<<8&0xff00 // in the network's order
-		if fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, all); err != nil {
-			return err
-		}
-		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.Index})
-	}); err != nil {
-		t.Fatal(err)
-	}
-	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50000})
-	p, stop, ended := &tap{}, make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		buf := make([]byte, 1<<16)
-		for {
-			if n, err := unix.Read(fd, buf); err == nil {
-				p.mu.Lock()
-				p.seen.Write(buf[:n])
-				p.mu.Unlock()
-			}
-			select {
-			case <-stop:
-				return
-			default:
-			}
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-ended; unix.Close(fd) })
-	return p
-}
-
-// saw tells whether a text passed until now.
-func (p *tap) saw(text string) bool {
-	time.Sleep(200 * time.Millisecond)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return bytes.Contains(p.seen.Bytes(), []byte(text))
+func tapTunnel(t *testing.T, node *harness.Agent) *nstest.Tap {
+	return nstest.TapInto(t, "/run/netns/"+node.NetNS, "shoal0-wg")
 }
 
 // unread has node3 and node4, and pods there, ask each other for what the one between must
 // not read.
-func (f *fabric) unread(between *harness.Agent, tapped *tap) {
+func (f *fabric) unread(between *harness.Agent, tapped *nstest.Tap) {
 	f.t.Helper()
 	secret := "not-for-" + between.Name
 	f.gets("friend-node3", f.page("node4")+"/"+secret)
@@ -115,7 +63,7 @@ func (f *fabric) unread(between *harness.Agent, tapped *tap) {
 	if said, err := io.ReadAll(conn); err != nil || !strings.Contains(string(said), "Hello") {
 		f.t.Errorf("node3 asked a pod of node4: %q, %v", said, err)
 	}
-	if tapped.saw(secret) {
+	if _, found := tapped.Saw(secret); found {
 		f.t.Errorf("%s reads what pods of other nodes send each other", between.Name)
 	}
 }
@@ -189,7 +137,7 @@ add rule inet seen f ip saddr 10.244.0.0/16 counter drop`); err != nil {
 	}
 	first := tapTunnel(t, open)
 	f.gets("friend-node3", f.page("node2")+"/for-node2")
-	if !first.saw("for-node2") {
+	if _, found := first.Saw("for-node2"); !found {
 		t.Error("what comes to node2 itself is not seen either: the test is blind")
 	}
 	f.unread(open, first)
