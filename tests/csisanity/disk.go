@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shoal-project/shoal/csi/btrfs"
+	"github.com/shoal-project/shoal/csi/btrfs/btrfstest"
 )
 
 // disk is what the driver's directory is on.
@@ -25,7 +26,7 @@ type disk struct {
 var disks = []disk{
 	{"ext4", []string{"mkfs.ext4", "-F", "-q"}},
 	{"xfs", []string{"mkfs.xfs", "-f", "-q"}},
-	{"btrfs", []string{"mkfs.btrfs", "-f", "-q"}},
+	{"btrfs", btrfstest.Mkfs()},
 }
 
 // diskSize holds all volumes of the suite at once. The file is sparse.
@@ -52,7 +53,7 @@ func lacks(d disk, k kind) string {
 	case k.fsType == "btrfs" && !btrfs.KernelHasSimple():
 		return "the kernel has no simple quotas (Linux 6.7)"
 	}
-	for _, program := range []string{d.mkfs[0], "mkfs." + k.fsType, "mount", "umount"} {
+	for _, program := range []string{"mkfs." + d.name, "mkfs." + k.fsType, "mount", "umount"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return "no " + program
 		}

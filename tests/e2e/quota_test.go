@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shoal-project/shoal/csi/btrfs"
+	"github.com/shoal-project/shoal/csi/btrfs/btrfstest"
 	"github.com/shoal-project/shoal/tests/harness"
 )
 
@@ -56,7 +57,7 @@ func TestQuotas(t *testing.T) {
 	}
 	c := ownCluster(t, "quotas")
 	dir := filepath.Join(c.Dir, "agent")
-	diskOf(t, c, dir, 1536, "mkfs.btrfs", "-q", "-m", "single")
+	diskOf(t, c, dir, 1536, btrfstest.Mkfs()...)
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)

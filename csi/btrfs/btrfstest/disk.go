@@ -9,6 +9,15 @@ import (
 	"time"
 )
 
+// Mkfs makes a file system of the file that is appended to it. It sees no mount table:
+// mkfs.btrfs refuses where a source in it is not a path ("Not a directory"), and any mount
+// of the machine may have one.
+func Mkfs() []string {
+	return []string{"unshare", "--mount", "--propagation", "private", "sh", "-c",
+		`mount -t tmpfs none /proc && mkdir /proc/self && : >/proc/self/mounts && exec "$@"`, "sh",
+		"mkfs.btrfs", "-q", "-f", "-m", "single"}
+}
+
 // Disk is where a new file system of that size is mounted until the test ends.
 func Disk(t *testing.T, size int64) string {
 	t.Helper()
@@ -30,7 +39,7 @@ func Disk(t *testing.T, size int64) string {
 		t.Fatal(err)
 	}
 	for _, c := range [][]string{
-		{"mkfs.btrfs", "-q", "-f", "-m", "single", file},
+		append(Mkfs(), file),
 		{"mount", "-o", "loop,commit=1", file, at}, // what is deleted is gone a second later
 	} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
