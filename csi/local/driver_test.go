@@ -531,3 +531,20 @@ func TestSingleWriter(t *testing.T) {
 		t.Errorf("a second pod: %v", err)
 	}
 }
+
+// TestDetachNothing: who cleans up is not stopped by what is in a directory's place.
+func TestDetachNothing(t *testing.T) {
+	for _, at := range []string{".", "volumes", "volumes/a"} {
+		dir := t.TempDir()
+		at = filepath.Join(dir, "local", at)
+		if err := os.MkdirAll(filepath.Dir(at), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Detach(filepath.Join(dir, "local")); err != nil {
+			t.Errorf("a file %s: %v", at, err)
+		}
+	}
+}

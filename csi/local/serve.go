@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"google.golang.org/grpc"
 
@@ -68,18 +69,21 @@ func Purge(directory string) error {
 }
 
 // Detach ends what the kernel still has of the volumes in a directory when nothing
-// of them is mounted any more: the devices of those that are plain devices.
+// of them is mounted any more: the devices of those that are plain devices. A file in a
+// directory's place holds none.
 func Detach(directory string) error {
 	s := shelf{dir: filepath.Join(directory, "volumes")}
 	ids, err := s.ids()
-	if errors.Is(err, os.ErrNotExist) {
+	if gone(err) {
 		return nil
 	}
 	errs := []error{err}
 	for _, id := range ids {
-		if err := detach(s.image(id)); !errors.Is(err, os.ErrNotExist) {
+		if err := detach(s.image(id)); !gone(err) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+func gone(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) }

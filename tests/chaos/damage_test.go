@@ -73,13 +73,16 @@ var refusals = []refusal{
 	refuses("coordinator/etcd/.*", ".*", "`shoal snapshot restore`"),
 	refuses(`coordinator/pki/((front-proxy-)?ca\.(crt|key)|encryption\.yaml|gossip\.key|sa\.(key|pub)|sealing\.key)`, ".*",
 		"put (it|both|the file) back|is a directory"),
-	refuses(`coordinator(/pki|/audit|/audit/audit\.log|/pki/\.replacing\.lock|/lock)?`, "replaced",
+	refuses(`coordinator(/pki|/etcd|/gossip-issued|/audit|/audit/audit\.log|/pki/\.replacing\.lock|/lock)?`, "replaced",
 		"is a directory|not a directory"),
-	refuses(`coordinator(/pki)?`, "deleted", "."),
+	refuses(`coordinator(/pki|/etcd)?`, "deleted", "."), // all of it: another cluster begins
 	refuses(`agent(/kubeconfig)?`, ".*", "kubeconfig"),
 	refuses(`(agent|coordinator)\.yaml`, ".*", `(agent|coordinator)\.yaml`),
-	refuses(`agent/(lock|sandboxes|containers|containers/X|local-volumes.*)|kubelet(/.*)?|run(/.*)?`, "replaced",
+	refuses(`agent/(checkpoint|cni(/state.*)?|lock|sandboxes|containers(/X)?|local-volumes.*)|(kubelet|run)(/.*)?`, "replaced",
 		"not a directory|is a directory|exists"),
+	// What is cut between two lines is a configuration, too, and may be of a node beside this one.
+	refuses(`(agent|coordinator)\.yaml`, "half", "."),
+	refuses("run/containers/exits", "immutable", "without telling its exit code"),
 	refuses(".*", "immutable", "operation not permitted"),
 }
 
@@ -437,7 +440,7 @@ func (w *walk) damage(rel, class string, d damage) {
 	}
 	daemon := w.daemon[name]
 	whole := full
-	if name == "coordinator" {
+	if rel == "coordinator" || strings.HasPrefix(rel, "coordinator/") {
 		whole = filepath.Join(w.c.Dir, "coordinator") // its parts belong together
 	}
 	w.save(whole)
@@ -475,7 +478,11 @@ func (w *walk) damage(rel, class string, d damage) {
 	}
 	w.t.Logf("%-10s %s: %.200s (%.1fs)", d.name, class, verdict, time.Since(began).Seconds())
 	for _, l := range said {
-		if strings.HasPrefix(l, "panic:") || strings.Contains(l, "nil pointer") || strings.HasPrefix(l, "fatal error:") {
+		// Go ends a process that reads beyond the end of a file which it has mapped, as etcd its
+		// database: that is then one that was killed.
+		mapped := strings.HasSuffix(class, "/snap/db") && l == "fatal error: fault"
+		if strings.HasPrefix(l, "panic:") || strings.Contains(l, "nil pointer") ||
+			strings.HasPrefix(l, "fatal error:") && !mapped {
 			w.t.Errorf("%s %s: %s", class, d.name, l)
 		}
 	}
@@ -518,10 +525,20 @@ func (w *walk) open(class, damage string) {
 		info, err := os.Lstat(filepath.Join(w.c.Dir, rel))
 		secret := strings.HasSuffix(rel, ".key") || strings.HasPrefix(rel, "agent/checkpoint/") ||
 			strings.HasPrefix(rel, "coordinator/etcd/") || strings.HasSuffix(rel, "encryption.yaml")
-		if err == nil && secret && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		if err == nil && secret && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 && !w.closed(rel) {
 			w.t.Errorf("%s %s: others can read %s: %v", class, damage, rel, info.Mode())
 		}
 	}
+}
+
+// closed tells whether a directory on the way to a path lets nobody else through.
+func (w *walk) closed(rel string) bool {
+	for dir := filepath.Dir(rel); dir != "."; dir = filepath.Dir(dir) {
+		if info, err := os.Stat(filepath.Join(w.c.Dir, dir)); err == nil && info.Mode().Perm()&0o011 == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *walk) save(full string) {
@@ -529,18 +546,22 @@ func (w *walk) save(full string) {
 	if err := os.RemoveAll(copied); err != nil {
 		w.t.Fatal(err)
 	}
-	out, err := exec.Command("cp", "-a", "--sparse=always", "--one-file-system", full, copied).CombinedOutput()
+	// Namespaces of sandboxes are mounts, which stay.
+	const keep = `mkdir "$2" && tar -C "$(dirname "$1")" --one-file-system --sparse --exclude='ns/*' -cf - "$(basename "$1")" |
+		tar -C "$2" -xpf -`
+	out, err := exec.Command("sh", "-c", keep, "sh", full, copied).CombinedOutput()
 	if err != nil {
-		w.t.Logf("save %s: %v %s", full, err, out)
+		w.t.Errorf("save %s: %v %s", full, err, out)
 	}
 }
 
 func (w *walk) restore(full string) {
 	_ = removeAll(full)
 	_ = os.MkdirAll(filepath.Dir(full), 0o700)
-	out, err := exec.Command("cp", "-aT", "--sparse=always", w.saved+"/x", full).CombinedOutput()
+	from := filepath.Join(w.saved, "x", filepath.Base(full))
+	out, err := exec.Command("cp", "-aT", "--sparse=always", from, full).CombinedOutput()
 	if err != nil {
-		w.t.Logf("restore %s: %v %s", full, err, out)
+		w.t.Errorf("restore %s: %v %s", full, err, out)
 	}
 }
 
