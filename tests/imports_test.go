@@ -21,7 +21,7 @@ var layers = []struct {
 	packages []string
 }{
 	{"leaf", []string{
-		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger",
+		"agent/api", "agent/beneath", "agent/cgroup", "agent/checkpoint", "agent/config", "agent/device/ledger", "agent/dirwatch",
 		"agent/device/ledger/ledgertest", "agent/device/topology", "agent/dump", "agent/feed", "agent/gossip",
 		"agent/fence", "agent/fence/keeper", "agent/firewalld", "agent/gossip/gossiptest",
 		"agent/logind", "agent/netns", "agent/oci", "agent/process", "agent/record", "agent/registry", "agent/reverse",
@@ -77,6 +77,7 @@ var siblings = map[string][]string{
 	"agent/cgroup":                 {"agent/host"},
 	"agent/device/topology":        {"agent/metrics"},
 	"agent/dump":                   {"agent/beneath"},
+	"agent/plugins":                {"agent/dirwatch"},
 	"agent/fence":                  {"agent/fence/keeper"},
 	"agent/firewalld":              {"cni/cidr"},
 	"agent/gatewayfeed":            {"agent/feed"},

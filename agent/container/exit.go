@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ type watcher struct {
 	file  *os.File
 	ended func(id string)
 	done  chan struct{}
+	open  func(pid, flags int) (fd int, err error) // pidfd_open(2), but of a test
 
 	mu  sync.Mutex
 	ids map[int32]string // pidfd -> container
@@ -33,14 +35,14 @@ func newWatcher(ended func(id string)) (*watcher, error) {
 		return nil, fmt.Errorf("watch monitors: %w", err)
 	}
 	w := &watcher{file: os.NewFile(uintptr(fd), "monitors"), ended: ended,
-		done: make(chan struct{}), ids: map[int32]string{}}
+		done: make(chan struct{}), open: unix.PidfdOpen, ids: map[int32]string{}}
 	go w.run()
 	return w, nil
 }
 
-// add watches a process; it fails if the process has ended.
+// add watches a process; it fails with ESRCH if the process has ended.
 func (w *watcher) add(pid int, id string) error {
-	fd, err := unix.PidfdOpen(pid, 0)
+	fd, err := w.open(pid, 0)
 	if err != nil {
 		return fmt.Errorf("watch monitor %d: %w", pid, err)
 	}
@@ -119,6 +121,41 @@ func (w *watcher) Close() error {
 	}
 	clear(w.ids)
 	return err
+}
+
+// lookAgain is how often a monitor is looked for that the kernel does not watch.
+const lookAgain = time.Second
+
+// follow has the end of a container's monitor recorded; false when it has ended. A monitor
+// that the kernel does not watch, for lack of memory or of descriptors, has not ended: it is
+// looked for until it is watched.
+func (m *Manager) follow(c *Container) bool {
+	err := m.watch.add(c.Monitor, c.ID)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, unix.ESRCH):
+		return false
+	}
+	m.unwatched.Do(func() {
+		m.cfg.Log.Warn("the end of containers is looked for each second where the kernel does not tell",
+			"container", c.ID, "err", err)
+	})
+	id, monitor, at := c.ID, c.Monitor, c.MonitorAt
+	go func() {
+		for sameProcess(monitor, at) {
+			select {
+			case <-m.watch.done:
+				return
+			case <-time.After(lookAgain):
+			}
+			if m.watch.add(monitor, id) == nil {
+				return
+			}
+		}
+		m.recordEnd(id)
+	}()
+	return true
 }
 
 // recordEnd records how a container ended, after its monitor has.

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"log/slog"
 	"os"
 	"os/exec"
 	"sync/atomic"
@@ -66,5 +67,50 @@ func TestWatcherClosesOnlyItsOwn(t *testing.T) {
 	}
 	if n := told.Load(); n != 1 {
 		t.Errorf("told %d times", n)
+	}
+}
+
+// TestMonitorIsNotWatched: a monitor that the kernel does not watch has not ended.
+func TestMonitorIsNotWatched(t *testing.T) {
+	ended := make(chan string, 1)
+	w, err := newWatcher(func(id string) { ended <- id })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var asked atomic.Int32
+	w.open = func(pid, flags int) (int, error) {
+		if asked.Add(1) < 3 {
+			return -1, unix.EMFILE
+		}
+		return unix.PidfdOpen(pid, flags)
+	}
+	cmd := exec.Command("sleep", "300")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	at, err := startTime(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Manager{watch: w, cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+	c := &Container{ID: "a", Monitor: cmd.Process.Pid, MonitorAt: at}
+	if !m.follow(c) {
+		t.Error("a monitor that lives has ended")
+	}
+	for deadline := time.Now().Add(20 * time.Second); asked.Load() < 3 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("nobody tells of the end")
+	}
+	if m.follow(c) {
+		t.Error("a monitor that has ended is followed")
 	}
 }

@@ -43,7 +43,9 @@ type Manager struct {
 	cfg     Config
 	records *checkpoint.Store[record]
 	watch   *watcher
-	filters oci.Filters
+	// unwatched is for what is said once of monitors that the kernel does not watch.
+	unwatched sync.Once
+	filters   oci.Filters
 
 	// dumps holds a token while a checkpoint is made: each takes of the same disk.
 	dumps chan struct{}
@@ -118,7 +120,7 @@ func (m *Manager) adopt(c *Container) {
 	switch {
 	case c.State == Running && sameProcess(c.Monitor, c.MonitorAt):
 		m.releaseHalfStarted(c)
-		if m.watch.add(c.Monitor, c.ID) == nil {
+		if m.follow(c) {
 			return
 		}
 		fallthrough

@@ -54,7 +54,7 @@ func (m *Manager) Start(_ context.Context, id string) error {
 		return err
 	}
 	m.cfg.OnChange(m.state(s))
-	if err := m.watch.add(c.Monitor, c.ID); err != nil {
+	if !m.follow(&c) {
 		m.recordEnd(c.ID) // it has ended already
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/fsnotify/fsnotify"
 
+	"github.com/shoal-project/shoal/agent/dirwatch"
 	"github.com/shoal-project/shoal/cni/podnet"
 )
 
@@ -58,7 +58,7 @@ type follower struct {
 	changed   func()
 	timing    timing
 
-	watcher *fsnotify.Watcher
+	watcher *dirwatch.Watcher
 	watched string
 	name    string // the network at the last look
 	told    string // the last complaint
@@ -68,7 +68,7 @@ type follower struct {
 }
 
 func (f *follower) run(ctx context.Context) error {
-	w, err := fsnotify.NewWatcher()
+	w, err := dirwatch.New(f.log)
 	if err != nil {
 		return fmt.Errorf("follow network configurations: %w", err)
 	}
@@ -83,7 +83,9 @@ func (f *follower) run(ctx context.Context) error {
 		case <-w.Events:
 			timer.Reset(f.timing.quiet)
 		case err := <-w.Errors:
-			f.log.Warn("network configurations are read again", "dir", f.cfg.ConfDir, "err", err)
+			if !errors.Is(err, dirwatch.ErrLook) {
+				f.log.Warn("network configurations are read again", "dir", f.cfg.ConfDir, "err", err)
+			}
 			timer.Reset(f.timing.quiet)
 		case <-timer.C:
 			f.watch()

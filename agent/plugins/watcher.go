@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/shoal-project/shoal/agent/dirwatch"
 )
 
 // Plugin is what a program says of itself when it registers.
@@ -84,7 +86,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	w.sockets, w.made = map[string]*socket{}, map[string]int{}
 	w.names, w.changed = map[string]chan struct{}{}, make(chan struct{})
-	events, err := fsnotify.NewWatcher()
+	events, err := dirwatch.New(w.Log)
 	if err != nil {
 		return fmt.Errorf("follow %s: %w", w.Dir, err)
 	}
@@ -106,7 +108,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // hear waits until something appeared or went; false at the end of ctx.
-func (w *Watcher) hear(ctx context.Context, events *fsnotify.Watcher) bool {
+func (w *Watcher) hear(ctx context.Context, events *dirwatch.Watcher) bool {
 	for {
 		select {
 		case <-ctx.Done():
@@ -128,7 +130,7 @@ func (w *Watcher) hear(ctx context.Context, events *fsnotify.Watcher) bool {
 
 // look finds the sockets, and watches the directories that they may appear in:
 // each before it is read, so that none appears between.
-func (w *Watcher) look(events *fsnotify.Watcher) (map[string]identity, error) {
+func (w *Watcher) look(events *dirwatch.Watcher) (map[string]identity, error) {
 	if err := os.MkdirAll(w.Dir, 0o750); err != nil {
 		return nil, err
 	}

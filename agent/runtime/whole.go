@@ -9,14 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/shoal-project/shoal/agent/dirwatch"
 )
 
 // whileWhole returns nil at the end of ctx, and before an error when somebody deletes what
 // the runtime made in RunDir as it began: no container would start any more. Who runs the
 // agent starts it again then, and it is made anew. Containers run on.
 func (r *Runtime) whileWhole(ctx context.Context) error {
-	events, err := fsnotify.NewWatcher()
+	events, err := dirwatch.New(r.cfg.Log)
 	if err != nil {
 		r.cfg.Log.Warn("nothing tells when somebody deletes the run directory", "dir", r.cfg.RunDir, "err", err)
 		<-ctx.Done()

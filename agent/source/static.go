@@ -21,6 +21,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/shoal-project/shoal/agent/dirwatch"
 )
 
 // Static runs the manifests of a directory, and of a server, and shows each in the API by a
@@ -107,7 +109,7 @@ func (s *Static) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	w := &fsnotify.Watcher{} // tells nothing
+	w := &dirwatch.Watcher{} // tells nothing
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	if s.Dir == "" {
@@ -120,7 +122,7 @@ func (s *Static) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("static pods: %w", err)
 		}
-		if w, err = fsnotify.NewWatcher(); err != nil {
+		if w, err = dirwatch.New(s.Log); err != nil {
 			return fmt.Errorf("static pods: %w", err)
 		}
 		defer w.Close()
@@ -144,7 +146,9 @@ func (s *Static) Run(ctx context.Context) error {
 			s.note(e)
 			timer.Reset(quiet.wait(time.Now()))
 		case err := <-w.Errors:
-			s.Log.Warn("static pod directory is read again", "err", err)
+			if !errors.Is(err, dirwatch.ErrLook) {
+				s.Log.Warn("static pod directory is read again", "err", err)
+			}
 			timer.Reset(quiet.wait(time.Now()))
 		case <-wake:
 			s.begin()
@@ -185,7 +189,7 @@ func (s *Static) note(e fsnotify.Event) {
 }
 
 // look watches the directory, which may be another than before, and reads it.
-func (s *Static) look(w *fsnotify.Watcher) error {
+func (s *Static) look(w *dirwatch.Watcher) error {
 	err := errors.Join(w.Add(s.Dir), s.read())
 	s.complain("the directory of static pods cannot be followed", "dir", s.Dir, err)
 	return err

@@ -45,12 +45,13 @@ const lookAgain = time.Second
 // await calls look until it finds something, when devices come, for a while.
 func (n diskNode) await(ctx context.Context, limit time.Duration, look func() bool) error {
 	w, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
+	if err == nil {
+		defer w.Close()
+		_ = w.Add(n.dev)                                // as below
+		_ = w.Add(filepath.Join(n.dev, "disk/by-path")) // where there is none, we look again
+	} else {
+		w = &fsnotify.Watcher{} // the kernel gives no more of them: here, too, we look again
 	}
-	defer w.Close()
-	_ = w.Add(n.dev)                                // as below
-	_ = w.Add(filepath.Join(n.dev, "disk/by-path")) // where there is none, we look again
 	end, again := time.NewTimer(limit), time.NewTicker(lookAgain)
 	defer end.Stop()
 	defer again.Stop()
