@@ -97,7 +97,8 @@ func (s parts) users(apiCtx context.Context) []func(context.Context) error {
 		s.store.FollowEncryption,
 		unfailing(s.renewKeys),
 		unfailing(s.keys.Run),
-		unfailing(s.policies.Run),
+		// Not earlier: an API that does not know its custom resources yet has clients come again after 5 s.
+		s.onceReady(unfailing(s.policies.Run)),
 		unfailing(s.auth.FollowIssuers),
 		unfailing(s.auth.FollowAuthorizers),
 		unfailing(process.GatherTimers),
