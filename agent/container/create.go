@@ -179,7 +179,11 @@ func (m *Manager) pinPIDs(target, at string) error {
 	if err := netns.Pin(fmt.Sprintf("/proc/%d/ns/pid", t.PID), at); err != nil {
 		return fmt.Errorf("PID namespace of the target container %q: %w", t.ID, err)
 	}
-	if !sameProcess(t.PID, t.PIDStart) { // or what was pinned may be another's
+	same, err := sameProcess(t.PID, t.PIDStart)
+	if err != nil {
+		return fmt.Errorf("target container %q: %w", t.ID, err)
+	}
+	if !same { // or what was pinned may be another's
 		return fmt.Errorf("target container %q has ended: %w", t.ID, errdefs.ErrFailedPrecondition)
 	}
 	return nil

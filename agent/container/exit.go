@@ -143,7 +143,10 @@ func (m *Manager) follow(c *Container) bool {
 	})
 	id, monitor, at := c.ID, c.Monitor, c.MonitorAt
 	go func() {
-		for sameProcess(monitor, at) {
+		for {
+			if same, err := sameProcess(monitor, at); !same && err == nil {
+				break
+			}
 			select {
 			case <-m.watch.done:
 				return

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -112,5 +113,44 @@ func TestMonitorIsNotWatched(t *testing.T) {
 	}
 	if m.follow(c) {
 		t.Error("a monitor that has ended is followed")
+	}
+}
+
+// TestNoDescriptors: a process of which nothing can be read has not ended, and who is to stop
+// it hears that it was not told.
+func TestNoDescriptors(t *testing.T) {
+	at, err := startTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	next, err := unix.Dup(0) // the lowest that is free
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(next)
+	low := limit
+	low.Cur = uint64(next + 1) // one more, for the pidfd
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
+		t.Fatal(err)
+	}
+	told := signal(&Container{PID: os.Getpid(), PIDStart: at}, 0)
+	held, _ := unix.Dup(0)
+	same, asked := sameProcess(os.Getpid(), at)
+	unix.Close(held)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(told, unix.EMFILE) {
+		t.Errorf("a signal that was not sent: %v", told)
+	}
+	if same || !errors.Is(asked, unix.EMFILE) {
+		t.Errorf("the process is the same: %v, %v", same, asked)
+	}
+	if same, err := sameProcess(os.Getpid(), at); !same || err != nil {
+		t.Errorf("the process is the same: %v, %v", same, err)
 	}
 }

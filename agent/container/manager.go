@@ -117,8 +117,9 @@ func (m *Manager) keepPrivate(c *Container) error {
 
 // adopt takes up the supervision of a container that the last agent left.
 func (m *Manager) adopt(c *Container) {
+	lives, err := sameProcess(c.Monitor, c.MonitorAt)
 	switch {
-	case c.State == Running && sameProcess(c.Monitor, c.MonitorAt):
+	case c.State == Running && (lives || err != nil):
 		m.releaseHalfStarted(c)
 		if m.follow(c) {
 			return

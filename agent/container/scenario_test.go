@@ -493,7 +493,10 @@ func (r *rig) reboot() {
 	r.close()
 	for pid, at := range monitors {
 		_ = unix.Kill(pid, unix.SIGKILL)
-		r.until("the end of monitor "+strconv.Itoa(pid), func() bool { return !sameProcess(pid, at) })
+		r.until("the end of monitor "+strconv.Itoa(pid), func() bool {
+			same, err := sameProcess(pid, at)
+			return !same && err == nil
+		})
 	}
 	r.until("the end of all processes", func() bool { return r.cfg.Cgroups.Kill(r.group) == nil })
 	bundles, err := os.ReadDir(r.cfg.RunDir)

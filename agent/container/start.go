@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/oci"
@@ -78,11 +81,15 @@ func (m *Manager) start(c *Container, profile oci.Profile) error {
 	if c.PID, err = m.runMonitor(c, rt); err != nil {
 		return err
 	}
-	c.PIDStart, _ = startTime(c.PID)
+	if c.PIDStart, err = startTime(c.PID); err != nil && !hasEnded(err) {
+		return fmt.Errorf("look at the container's process: %w", err)
+	}
 	if c.Monitor, err = readPID(filepath.Join(m.bundle(c.ID), "conmon.pid")); err != nil {
 		return fmt.Errorf("read conmon's process ID: %w", err)
 	}
-	c.MonitorAt, _ = startTime(c.Monitor)
+	if c.MonitorAt, err = startTime(c.Monitor); err != nil && !hasEnded(err) {
+		return fmt.Errorf("look at conmon's process: %w", err)
+	}
 	c.State, c.StartedAt = Running, time.Now()
 	if m.cfg.Cgroups.Driver() == cgroup.Systemd {
 		c.PodOOMs, _ = m.cfg.Cgroups.OOMKills(filepath.Dir(c.Cgroup))
@@ -258,10 +265,18 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(f[19], 10, 64)
 }
 
-func sameProcess(pid int, start uint64) bool {
+// hasEnded tells whether an error of startTime says that there is no such process.
+func hasEnded(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) }
+
+// sameProcess tells whether a process runs that began then. An error says that this is not
+// known, for lack of descriptors for example.
+func sameProcess(pid int, start uint64) (bool, error) {
 	if pid <= 0 {
-		return false
+		return false, nil
 	}
 	t, err := startTime(pid)
-	return err == nil && t == start
+	if hasEnded(err) {
+		return false, nil
+	}
+	return t == start, err
 }

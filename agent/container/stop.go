@@ -68,8 +68,8 @@ func signal(c *Container, sig unix.Signal) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if !sameProcess(c.PID, c.PIDStart) {
-		return nil
+	if same, err := sameProcess(c.PID, c.PIDStart); !same || err != nil {
+		return err
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return err
