@@ -196,6 +196,9 @@ func newPods(ctx context.Context, b base) (*podParts, error) {
 		p.pods.Permit = b.guard.Permit
 		b.guard.Changed = func() { p.pods.RetrySetup(isolated) }
 	}
+	if r := b.runtime.builtin; r != nil {
+		r.Imported = p.pods.RetryImages
+	}
 	b.claims.Follow(p.pods.Poke)
 	b.claims.Drivers.Changed = func() { p.pods.RetrySetup(noDevices) }
 	p.static = &source.Static{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -286,19 +287,25 @@ func (m *Manager) ResyncObjects(namespace string) {
 // reasonIsolated is why a container waits that must not run while the node is isolated.
 const reasonIsolated = "Isolated"
 
-// RetrySetup has pods whose setup failed for a reason, or a container's start, tried
+// RetryImages has containers that wait for an image look again: one has come, by other ways
+// than a pull of theirs.
+func (m *Manager) RetryImages() {
+	m.RetrySetup("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull")
+}
+
+// RetrySetup has pods whose setup failed for one of the reasons, or a container's start, tried
 // again at once.
-func (m *Manager) RetrySetup(reason string) {
+func (m *Manager) RetrySetup(reasons ...string) {
 	m.mu.Lock()
 	workers := m.list()
 	m.mu.Unlock()
 	for _, w := range workers {
 		w.post(func() {
-			if w.rec.Fault != nil && w.rec.Fault.Reason == reason {
+			if w.rec.Fault != nil && slices.Contains(reasons, w.rec.Fault.Reason) {
 				w.rec.Retry = time.Time{}
 			}
 			for _, c := range w.rec.Containers {
-				if c.Fault != nil && c.Fault.Reason == reason {
+				if c.Fault != nil && slices.Contains(reasons, c.Fault.Reason) {
 					c.Retry = time.Time{}
 				}
 			}

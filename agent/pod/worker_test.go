@@ -497,6 +497,38 @@ func TestImagePullBackoff(t *testing.T) {
 	})
 }
 
+// TestImageComes: who waits for an image does not wait for the end of the pause once it is
+// there, by an import for example.
+func TestImageComes(t *testing.T) {
+	for policy, shown := range map[corev1.PullPolicy]string{
+		corev1.PullIfNotPresent: "ImagePullBackOff", corev1.PullNever: "ErrImageNeverPull",
+	} {
+		dir := t.TempDir()
+		synctest.Test(t, func(t *testing.T) {
+			f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+			m, stop := start(t, dir, f, e)
+			defer stop()
+			p := testPod(corev1.RestartPolicyAlways, "a")
+			p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "far/away:1", policy
+			m.Update(p, SourceAPI)
+			time.Sleep(200 * time.Second)
+			synctest.Wait()
+			e.mu.Lock()
+			r := e.records[string(p.UID)]
+			e.mu.Unlock()
+			if r == nil || r.Get("a").Fault == nil || r.Get("a").Fault.Reason != shown {
+				t.Fatalf("%s: the record is %+v", policy, r)
+			}
+			f.mu.Lock()
+			f.images["far/away:1"] = true
+			f.mu.Unlock()
+			m.RetryImages()
+			synctest.Wait()
+			expect(t, f, "a#0=run")
+		})
+	}
+}
+
 // A pod whose processes are all gone (a reboot) starts again in a new sandbox.
 func TestSandboxLost(t *testing.T) {
 	dir := t.TempDir()

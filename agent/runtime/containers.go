@@ -367,5 +367,9 @@ func (r *Runtime) ImportImages(ctx context.Context, file string) ([]string, erro
 	if !filepath.IsAbs(file) {
 		return nil, errors.New("the archive's path must be absolute")
 	}
-	return r.images.Import(ctx, file)
+	names, err := r.images.Import(ctx, file)
+	if err == nil && r.Imported != nil {
+		r.Imported()
+	}
+	return names, err
 }

@@ -62,6 +62,10 @@ type Config struct {
 
 // Runtime implements the CRI's runtime and image services.
 type Runtime struct {
+	// Imported is called when images have been imported while the runtime runs; nil: nobody
+	// waits for any. It is set before that.
+	Imported func()
+
 	cfg        Config
 	cgroups    *cgroup.Root
 	programs   oci.Programs

@@ -93,6 +93,9 @@ func (r *Runtime) importArchives(ctx context.Context) {
 	}
 	for told := false; ; told = true {
 		err := r.images.ImportDir(ctx, r.cfg.ImportDir)
+		if err == nil && told && r.Imported != nil { // pods may have tried meanwhile
+			r.Imported()
+		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}
