@@ -41,6 +41,7 @@ if [ -z "$dest" ] && [ -d /run/systemd/system ]; then
 	systemd-sysusers shoal.conf
 	systemd-tmpfiles --create shoal.conf
 	systemctl daemon-reload
-	/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic ||
+	/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic --prefix=fs.inotify \
+		--prefix=net.ipv4.neigh --prefix=net.ipv6.neigh ||
 		echo "install: not all of /usr/lib/sysctl.d/50-shoal.conf is set: see docs/operating.md" >&2
 fi

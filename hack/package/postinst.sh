@@ -19,7 +19,8 @@ rm -rf /var/lib/shoal/removed # this version cleans up by itself
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
 # What the administrator has set below /etc/sysctl.d stays.
-/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic ||
+/lib/systemd/systemd-sysctl --prefix=vm.overcommit_memory --prefix=kernel.panic --prefix=fs.inotify \
+	--prefix=net.ipv4.neigh --prefix=net.ipv6.neigh ||
 	echo "shoal: not all of /usr/lib/sysctl.d/50-shoal.conf is set" >&2
 # `shoal upgrade` restarts them itself, one after the other, and goes back if need be.
 [ -z "$SHOAL_UPGRADE" ] || exit 0
