@@ -1,8 +1,11 @@
 package store
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -18,7 +21,6 @@ const (
 	// acknowledged is in the log, on disk, before; what the file misses after a
 	// crash is played back.
 	databaseAfter = 500 * time.Millisecond
-	quotaBytes    = 8 << 30
 )
 
 // openEmbedded starts an etcd in this process.
@@ -27,6 +29,7 @@ func openEmbedded(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	e := &embedded{cfg: cfg, disk: newSpace(cfg.Dir, cfg.Log), lost: make(chan struct{})}
+	e.disk.quota, e.disk.inUse = cmp.Or(cfg.quota, quotaBytes), e.inUse
 	e.disk.reserve()
 	setLibraries()
 	if err := e.start(); err != nil {
@@ -35,6 +38,15 @@ func openEmbedded(cfg Config) (*Store, error) {
 	s := newStore(e, e.front())
 	s.client.KV = &gate{KV: s.client.KV, etcd: e, space: e.disk}
 	s.compact()
+	ctx, cancel := context.WithCancel(context.Background())
+	var keeping sync.WaitGroup
+	keeping.Go(func() { s.keepRoom(ctx, cmp.Or(cfg.roomEvery, roomEvery)) })
+	compactor := s.stop
+	s.stop = func() {
+		cancel()
+		keeping.Wait()
+		compactor()
+	}
 	return s, nil
 }
 
@@ -57,7 +69,7 @@ func embedConfig(cfg Config, options ...zap.Option) (*embed.Config, error) {
 	c.Dir = cfg.Dir
 	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil // clients are in the process
 	c.SnapshotCount = snapshotEvery
-	c.QuotaBackendBytes, c.BackendBatchInterval = quotaBytes, databaseAfter
+	c.QuotaBackendBytes, c.BackendBatchInterval = cmp.Or(cfg.quota, quotaBytes), databaseAfter
 	c.MaxRequestBytes = 3 << 20
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log), options...))
 	if cfg.Peers != nil {

@@ -141,6 +141,14 @@ func (e *embedded) current() *running {
 	return e.run
 }
 
+// inUse is how much of the database's file is in use, in bytes; 0: not known.
+func (e *embedded) inUse() int64 {
+	if r := e.current(); r != nil {
+		return r.etcd.Server.Backend().SizeInUse()
+	}
+	return 0
+}
+
 // acquire is current for the time of a request, which etcd's next start waits for.
 func (e *embedded) acquire() (r *running, release func()) {
 	e.mu.RLock()

@@ -30,7 +30,11 @@ const (
 // they say who leads and what state nodes are in. Without them a full disk would
 // look like nodes that died. Leases of other namespaces are anybody's who may
 // edit one, and wait for space like all else.
-var vital = []string{prefix + "/leases/kube-node-lease/", prefix + "/leases/kube-system/shoal-coordinator", prefix + "/minions/"}
+// The database's compactor notes what it does, too.
+var vital = []string{
+	compactRevKey, prefix + "/leases/kube-node-lease/", prefix + "/leases/kube-system/shoal-coordinator",
+	prefix + "/minions/",
+}
 
 // vitalBytes is the largest value of a vital key: a Node that lists 50 images
 // takes less than half of it.
@@ -42,6 +46,10 @@ type space struct {
 	log  *slog.Logger
 	free func(dir string) (int64, error) // in bytes
 	low  atomic.Bool                     // told, and not over yet
+	// quota is the database's largest size, inUse how much of it has content, in bytes.
+	quota int64
+	inUse func() int64
+	full  atomic.Bool // as low, of the quota
 
 	writes atomic.Uint64
 }
@@ -63,6 +71,9 @@ func (s *space) allow(need int64) error {
 	if s.writes.Add(1)%reserveEvery == 1 {
 		s.reserve()
 	}
+	if s.room() < need {
+		return s.noRoom()
+	}
 	free, err := s.free(s.dir)
 	if err != nil {
 		return nil // what is wrong there shows when etcd writes
@@ -81,6 +92,31 @@ func (s *space) allow(need int64) error {
 		Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
 		Message: fmt.Sprintf("the coordinator's disk is full: %s has %s free and needs %s; free some space on its file system (deletions and reads still work)",
 			s.dir, mebibytes(free), mebibytes(need)),
+	}}
+}
+
+// room is how much the database may grow, in bytes.
+func (s *space) room() int64 {
+	left := s.quota - s.inUse()
+	if left >= spaceToCreate && s.full.CompareAndSwap(true, false) {
+		s.log.Info("the store's database has room again: all writes are taken", "left", mebibytes(left))
+	}
+	return left
+}
+
+// crowded tells whether writes were refused for the quota, and would be still.
+func (s *space) crowded() bool { return s.full.Load() && s.room() < spaceToCreate }
+
+// noRoom refuses a write for the database's quota.
+func (s *space) noRoom() error {
+	if s.full.CompareAndSwap(false, true) {
+		s.log.Error("the store's database is full: writes are refused, reads and deletions go on; delete what is not needed",
+			"inUse", mebibytes(s.inUse()), "quota", mebibytes(s.quota))
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
+		Message: fmt.Sprintf("the coordinators' store is full: %s of %s are in use; delete objects that are not needed (deletions and reads still work)",
+			mebibytes(s.inUse()), mebibytes(s.quota)),
 	}}
 }
 
@@ -144,7 +180,11 @@ func (t *careful) Commit() (*clientv3.TxnResponse, error) {
 	if t.refused != nil {
 		return nil, t.refused
 	}
-	return t.Txn.Commit()
+	r, err := t.Txn.Commit()
+	if noRoom(err) {
+		return nil, t.space.noRoom()
+	}
+	return r, err
 }
 
 func isVital(op *clientv3.Op) bool {

@@ -27,6 +27,10 @@ type Config struct {
 	// nil: it is the only one, and has no socket.
 	Peers *Peers
 	Log   *slog.Logger
+
+	// Of tests; 0: the usual. quota is the largest size of the embedded etcd's database, in bytes.
+	quota     int64
+	roomEvery time.Duration
 }
 
 // Store is an open connection to the state.
