@@ -165,6 +165,9 @@ func build(
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := beOnlyMachine(ctx, cfg, facts, kept.seal, server, log); err != nil {
+		return nil, nil, err
+	}
 	others := &foreign.Watcher{Bridge: cfg.Bridge}
 	links, err := openNetwork(cfg, memory, others, log)
 	if err != nil {

@@ -26,6 +26,7 @@ type Agent struct {
 	memory  chan struct{} // closed when nobody need be told of such a machine's memory any more
 	config  string
 	disk    string // of a machine's volumes, "" for none
+	id      string // a file with the machine's ID, "" for that of the machine that tests
 	cmd     *exec.Cmd
 	ended   chan struct{} // closed when the agent of a machine that outlives it has ended
 }

@@ -22,6 +22,12 @@ func Machine(a *Agent, cfg *agentconfig.Config) {
 	a.machine, cfg.RootDir = true, kubeletDir
 }
 
+// Identify has the machine believe that it is the one of that ID, and no other.
+func (a *Agent) Identify(id string) error {
+	a.id = a.path("machine-id")
+	return os.WriteFile(a.id, []byte(id+"\n"), 0o444)
+}
+
 // Disk has the machine keep its volumes on a disk of its own: an image of a file
 // system, which is removed with the machine.
 func (a *Agent) Disk(image string) { a.disk = image }
@@ -35,6 +41,9 @@ mount --make-rshared /
 mount -t proc proc /proc
 mount --bind "$1" ` + kubeletDir + `
 [ -z "$4" ] || mount -o loop "$4" "$5"
+[ -z "$6" ] || for id in /etc/machine-id /sys/class/dmi/id/product_uuid; do
+	[ ! -e $id ] || mount --bind "$6" $id
+done
 stopped=
 agent=
 trap 'stopped=1; kill -TERM $agent' TERM
@@ -54,7 +63,7 @@ func (a *Agent) startMachine(logs *os.File) error {
 		}
 	}
 	a.cmd = in(a.NetNS, "sh", "-c", machineInit, a.Name, a.path("kubelet"),
-		filepath.Join(a.cluster.Bin, "shoal-agent"), a.config, a.disk, volumes)
+		filepath.Join(a.cluster.Bin, "shoal-agent"), a.config, a.disk, volumes, a.id)
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
 	}
