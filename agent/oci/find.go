@@ -42,6 +42,9 @@ func Find(runDir string, hybrid bool, hider string) (Programs, error) {
 		rt := Runtime{Path: path, From: path}
 		if hybrid {
 			rt.Path, err = wrapCrun(path, filepath.Join(runDir, "bin"), hider)
+			if err == nil && noExec(rt.Path) { // as Debian mounts /run
+				rt.Path, found.guarded, err = guard(rt.Path)
+			}
 		} else if through, guarded, err := guard(path); err == nil { // else crun sees to it
 			rt.Path, found.guarded = through, guarded
 		}
@@ -55,12 +58,18 @@ func Find(runDir string, hybrid bool, hider string) (Programs, error) {
 	return found, nil
 }
 
-// guard returns a path by which a program is run from a mount that nothing is written
-// through. crun starts itself a second time, from such a mount, where it is not on one, so
-// that no container can write to it (CVE-2019-5736): 2 ms of processor time at each start
-// and each exec. The mount is of the program's directory, where another version of the
-// program may be put at any time. It is in no mount table, and there as long as the
-// directory is open.
+// noExec tells whether nothing of the mount that a file is on can be run.
+func noExec(file string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(file, &st) == nil && st.Flags&unix.ST_NOEXEC != 0
+}
+
+// guard returns a path by which a program is run from a mount that nothing is written through,
+// and that programs can be run from. crun starts itself a second time, from such a mount,
+// where it is not on one, so that no container can write to it (CVE-2019-5736): 2 ms of
+// processor time at each start and each exec. The mount is of the program's directory, where
+// another version of the program may be put at any time. It is in no mount table, and there as
+// long as the directory is open.
 func guard(program string) (through string, guarded *os.File, err error) {
 	dir, name := filepath.Split(program)
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -68,7 +77,8 @@ func guard(program string) (through string, guarded *os.File, err error) {
 		return "", nil, err
 	}
 	guarded = os.NewFile(uintptr(fd), dir)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY} // since Linux 5.12
+	// Since Linux 5.12.
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY, Attr_clr: unix.MOUNT_ATTR_NOEXEC}
 	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr)
 	if err == nil {
 		through = fmt.Sprintf("/proc/%d/fd/%d/%s", os.Getpid(), fd, name)
