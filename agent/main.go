@@ -16,6 +16,7 @@ import (
 )
 
 func main() {
+	process.SetUmask()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command(os.Args[1:]).ExecuteContext(ctx); err != nil {

@@ -21,6 +21,7 @@ import (
 const gcPercent = 100
 
 func main() {
+	process.SetUmask()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {

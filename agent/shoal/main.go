@@ -14,6 +14,7 @@ import (
 )
 
 func main() {
+	process.SetUmask()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := command().ExecuteContext(ctx); err != nil {

@@ -171,3 +171,39 @@ func TestNotRoot(t *testing.T) {
 		t.Errorf("up as nobody: %v", err)
 	}
 }
+
+// TestUmask: whatever umask(2) who starts a cluster has, users read what is in images, and
+// nobody writes to what is the daemons'.
+func TestUmask(t *testing.T) {
+	t.Parallel() // with a cluster of its own
+	c := ownCluster(t, "umask")
+	c.Prefix = []string{"sh", "-c", `umask 077; exec "$@"`, "sh"}
+	if err := c.Up(); err != nil {
+		t.Fatal(err)
+	}
+	for _, daemon := range []string{"agent", "coordinator"} {
+		pid, err := os.ReadFile(filepath.Join(c.Dir, "log", daemon+".pid"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, err := os.ReadFile("/proc/" + strings.TrimSpace(string(pid)) + "/status")
+		if err != nil || !strings.Contains(string(status), "Umask:\t0022\n") {
+			t.Errorf("%s: %v, %s", daemon, err, status)
+		}
+	}
+	for name, hostUsers := range map[string]string{"user": "true", "mapped": "false"} {
+		out, err := c.Kubectl(`{apiVersion: v1, kind: Pod, metadata: {name: `+name+`}, spec: {restartPolicy: Never,
+  hostUsers: `+hostUsers+`, securityContext: {runAsUser: 1234, runAsNonRoot: true}, containers: [{name: c,
+  image: "localhost/busybox:1", command: [sh, -c, "cat /etc/hosts /etc/resolv.conf > /e/copy"],
+  volumeMounts: [{name: e, mountPath: /e}]}], volumes: [{name: e, emptyDir: {}}]}}`, "apply", "-f", "-")
+		if err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	for _, name := range []string{"user", "mapped"} {
+		out, err := c.Kubectl("", "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/"+name, "--timeout=60s")
+		if err != nil {
+			t.Error(err, out)
+		}
+	}
+}
