@@ -42,6 +42,7 @@ func serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	process.KeepOffProxy(cfg.ServiceCIDR, cfg.ClusterCIDR, ".svc", "."+cfg.ClusterDomain)
 	log := newLogger(os.Stderr, &cfg)
 	if err := api.CheckCertificate(cfg.Kubeconfig, cfg.RotatedCertificate(), cfg.ClusterCAs(), time.Now()); err != nil {
 		return err

@@ -78,6 +78,7 @@ type parts struct {
 // a part fails.
 func run(ctx context.Context, cfg config.Config, log *slog.Logger) error {
 	begin := time.Now()
+	process.KeepOffProxy(cfg.ServiceCIDR, cfg.ClusterCIDR, ".svc", "."+cfg.ClusterDomain)
 	applyMetrics(cfg.Metrics)
 	manager, err := process.TakeServiceManager()
 	if err != nil {

@@ -12,6 +12,7 @@
 //	address.go  the machine has another address than it began with
 //	trim.go     memory that only a start or a burst needed goes back
 //	umask.go    files have the modes that the code says
+//	proxy.go    what is within the cluster is asked without an HTTP proxy
 //	manual.go   manual pages and completions of the command, for packages
 //	output.go   the beginning of what a program says
 //	advise.go   what to do about an error of the machine, a full disk
