@@ -122,6 +122,10 @@ func (o *options) complete() error {
 		return fmt.Errorf("--data-dir: %w", err)
 	}
 	o.DataDir = dir
+	if most := maxSocketPath - len("/log/coordinator.notify"); len(dir) > most {
+		return fmt.Errorf("--data-dir %s: choose a path of at most %d bytes: those of the sockets in it would be longer "+
+			"than the kernel takes (unix(7))", dir, most)
+	}
 	for _, d := range []struct{ flag, dir string }{
 		{"root-dir", o.RootDir}, {"pod-logs-dir", o.PodLogsDir}, {"container-logs-dir", o.ContainerLogsDir},
 		{"run-dir", o.RunDir}, {"cni-conf-dir", o.CNIConfDir}, {"cni-bin-dir", o.CNIBinDir},
@@ -142,6 +146,9 @@ func (o *options) complete() error {
 	}
 	return nil
 }
+
+// maxSocketPath is the longest path of a socket, in bytes.
+const maxSocketPath = 107
 
 // save writes up.yaml and the two daemons' configuration files.
 func (o *options) save() error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -74,5 +75,16 @@ func TestOptionsOfAnEarlierVersion(t *testing.T) {
 	got := loaded.agentConfig()
 	if got.RegistryConfigDir != agentconfig.Default().RegistryConfigDir {
 		t.Errorf("registries are looked up in %q", got.RegistryConfigDir)
+	}
+}
+
+// TestLongDataDir: who names a directory that sockets cannot lie in is told so at once.
+func TestLongDataDir(t *testing.T) {
+	for length, refused := range map[int]bool{84: false, 85: true} {
+		o := defaultOptions()
+		o.DataDir = "/" + strings.Repeat("d", length-1)
+		if err := o.complete(); (err != nil) != refused || refused && !strings.Contains(err.Error(), "at most 84 bytes") {
+			t.Errorf("a path of %d bytes: %v", length, err)
+		}
 	}
 }
