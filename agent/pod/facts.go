@@ -18,6 +18,8 @@ import (
 
 // Volumes tells where the volumes of a pod are on the host.
 type Volumes interface {
+	// Again makes those again that the node lost since they were made.
+	Again(ctx context.Context, p *corev1.Pod) error
 	Path(p *corev1.Pod, name string) (string, error)
 	SubPath(p *corev1.Pod, s volume.SubPath) (string, error)
 	Relabel(p *corev1.Pod, name string) bool

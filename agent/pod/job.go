@@ -27,6 +27,9 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string, mak
 	if !making.CompareAndSwap(false, true) {
 		return nil
 	}
+	if err := w.m.Volumes.Again(ctx, f.Pod); err != nil {
+		return w.createFailed(ctx, f, "CreateContainerError", err)
+	}
 	config, err := w.m.containerConfig(ctx, f)
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerConfigError", err)

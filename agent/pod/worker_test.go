@@ -72,6 +72,7 @@ func (e *edges) Finish(_ context.Context, p *corev1.Pod) error {
 	return nil
 }
 func (e *edges) Forget(types.UID)                                    {}
+func (e *edges) Again(context.Context, *corev1.Pod) error            { return nil }
 func (e *edges) Path(*corev1.Pod, string) (string, error)            { return "", nil }
 func (e *edges) Relabel(*corev1.Pod, string) bool                    { return false }
 func (e *edges) SubPath(*corev1.Pod, volume.SubPath) (string, error) { return "", nil }

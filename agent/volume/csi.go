@@ -147,6 +147,9 @@ func (d csiDriver) stagingPath(v *Volume) string {
 	return filepath.Join(d.root, "plugins", csi.Plugin, c.Driver, csi.HandleDir(c.VolumeHandle), "globalmount")
 }
 
+// StagedAt implements stagingDriver.
+func (d csiDriver) StagedAt(v *Volume) string { return d.stagingPath(v) }
+
 // Stage implements driver.
 func (d csiDriver) Stage(ctx context.Context, v *Volume) error {
 	c := v.Persistent.Spec.CSI

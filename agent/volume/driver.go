@@ -38,6 +38,8 @@ type Volume struct {
 	// Label is that of SELinux which it is mounted with, "" for none.
 	Label string `json:"label,omitempty"`
 
+	// mounted: it was a mount of its own when it was made.
+	mounted bool
 	// looked is when the claim of a volume that no storage driver makes was looked at for a
 	// new size.
 	looked time.Time

@@ -62,6 +62,9 @@ func (hollowDriver) Unmount(context.Context, *Volume) error { return nil }
 // hollowMounter mounts nothing.
 type hollowMounter struct{}
 
+// Mounted implements mounter.
+func (hollowMounter) Mounted(string) (bool, error) { return false, nil }
+
 // Tmpfs implements mounter.
 func (hollowMounter) Tmpfs(string, tmpfsOptions) error { return nil }
 

@@ -82,8 +82,9 @@ type Manager struct {
 	// busy are the persistent volumes that staging gave to somebody, by name; each is
 	// closed when it is given back.
 	busy map[string]chan struct{}
-	// staged are the persistent volumes that this agent staged, by name.
-	staged map[string]bool
+	// staged are the persistent volumes that this agent staged, by name, each with where
+	// its driver mounted it for that, "" for nowhere.
+	staged map[string]string
 	// node is the Node as the API has it; attached is closed when it, or what
 	// must be attached, changed, and nil while nobody waits.
 	node     *corev1.Node
@@ -361,6 +362,7 @@ func (m *Manager) mount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (t
 	if err != nil {
 		return next, err
 	}
+	m.noteMounted(known)
 	if err := m.setBoot(known, m.Boot); err != nil {
 		return next, err
 	}
@@ -400,6 +402,7 @@ func (m *Manager) remount(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 		if next, err = d.Mount(ctx, p, known); err != nil {
 			return next, err
 		}
+		m.noteMounted(known)
 	}
 	again, err := m.grow(ctx, p, known)
 	return sooner(next, again), err

@@ -20,7 +20,8 @@ import (
 // mounted tells whether path is a mount point, also of a bind mount.
 func mounted(path string) (bool, error) {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
+	const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+	err := unix.Statx(unix.AT_FDCWD, path, how, 0, &st)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -32,6 +33,8 @@ func mounted(path string) (bool, error) {
 
 // mounter is what drivers need of the kernel's mounts.
 type mounter interface {
+	// Mounted tells whether something is mounted at path. It waits for no server.
+	Mounted(path string) (bool, error)
 	// Tmpfs mounts a tmpfs at a directory, unless one is there.
 	Tmpfs(path string, o tmpfsOptions) error
 	// Bind makes target show what lies at sub in the volume at root, and makes
@@ -61,6 +64,9 @@ func (m *Manager) mounter() mounter {
 
 // kernel is the mounter of a node.
 type kernel struct{}
+
+// Mounted implements mounter.
+func (kernel) Mounted(path string) (bool, error) { return mounted(path) }
 
 // Tmpfs implements mounter.
 func (kernel) Tmpfs(path string, o tmpfsOptions) error { return tmpfs(path, o) }

@@ -153,29 +153,28 @@ func (m *Manager) stage(ctx context.Context, d driver, v *Volume) error {
 	}
 	defer done()
 	m.mu.Lock()
-	staged := m.staged[v.device()]
+	at, staged := m.staged[v.device()]
 	m.mu.Unlock()
-	if staged {
+	if staged && !m.unstaged(at) {
 		return nil
 	}
 	if err := d.Stage(ctx, v); err != nil {
 		return err
 	}
-	m.setStaged(v, true)
-	return nil
-}
-
-func (m *Manager) setStaged(v *Volume, is bool) {
+	at = m.stagedAt(d, v)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.staged == nil {
-		m.staged = map[string]bool{}
+		m.staged = map[string]string{}
 	}
-	if is {
-		m.staged[v.device()] = true
-	} else {
-		delete(m.staged, v.device())
-	}
+	m.staged[v.device()] = at
+	return nil
+}
+
+func (m *Manager) forgetStaged(v *Volume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.staged, v.device())
 }
 
 // undo undoes all that may have been made of a volume; its record goes last.
@@ -196,7 +195,7 @@ func (m *Manager) undo(ctx context.Context, v *Volume) error {
 	}
 	defer done()
 	if v.ofNode() && !m.shared(v) {
-		m.setStaged(v, false)
+		m.forgetStaged(v)
 		if err := d.Unstage(ctx, v); err != nil {
 			return err
 		}

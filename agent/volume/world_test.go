@@ -165,6 +165,13 @@ func (w *world) KnownVolume(_ *corev1.Pod, v *corev1.Volume) *corev1.PersistentV
 	return w.claims[v.PersistentVolumeClaim.ClaimName]
 }
 
+// Mounted implements mounter.
+func (w *world) Mounted(path string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mounts[path] != "", nil
+}
+
 // Tmpfs implements mounter.
 func (w *world) Tmpfs(path string, o tmpfsOptions) error {
 	w.mu.Lock()
@@ -280,6 +287,8 @@ func (deviceDriver) Supports(s Source) bool {
 }
 func (deviceDriver) Follows(Source) bool                 { return false }
 func (deviceDriver) Path(podDir string, s Source) string { return ownDir(podDir, "device", s) }
+
+func (deviceDriver) StagedAt(v *Volume) string { return staged(v) }
 
 func (d deviceDriver) Stage(_ context.Context, v *Volume) error {
 	d.w.mu.Lock()

@@ -1,0 +1,109 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// stagingDriver is implemented by drivers that mount what they stage.
+type stagingDriver interface {
+	// StagedAt is where a volume is mounted for all pods of the node.
+	StagedAt(v *Volume) string
+}
+
+// Again makes a pod's volumes again of which the node lost one since they were made: who
+// unmounted it, or removed its directory, was not this agent. It is called before a
+// container starts, which would write beside its volume, to the node's own disk.
+// Containers that run keep what they have.
+func (m *Manager) Again(ctx context.Context, p *corev1.Pod) error {
+	lost := m.lost(p.UID)
+	if len(lost) == 0 {
+		return nil
+	}
+	for _, v := range lost {
+		m.Log.Warn("a volume is not where it was made: it is made again", "pod", p.Namespace+"/"+p.Name,
+			"volume", v.Volume.Name, "path", v.Path)
+		if m.Event != nil {
+			m.Event(p, "", corev1.EventTypeWarning, "VolumeLost", fmt.Sprintf("volume %q was unmounted or removed at %s: "+
+				"it is made again for containers that start", v.Volume.Name, v.Path))
+		}
+	}
+	return m.Ensure(ctx, p)
+}
+
+// lost are the pod's volumes that were made and are not there any more.
+func (m *Manager) lost(uid types.UID) []*Volume {
+	m.mu.Lock()
+	e := m.pods[uid]
+	var made []*Volume
+	var wasMounted []bool
+	if e != nil && e.made {
+		for _, v := range e.volumes {
+			made, wasMounted = append(made, v), append(wasMounted, v.mounted)
+		}
+	}
+	m.mu.Unlock()
+	var out []*Volume
+	for i, v := range made {
+		if m.isLost(v, wasMounted[i]) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+func (m *Manager) isLost(v *Volume, wasMounted bool) bool {
+	if wasMounted {
+		is, err := m.mounter().Mounted(v.Path)
+		return err == nil && !is
+	}
+	if !strings.HasPrefix(v.Path, m.podDir(v.Pod.UID)+string(filepath.Separator)) {
+		return false // not the pod's own
+	}
+	_, err := os.Lstat(v.Path)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// noteMounted keeps in mind whether a volume that was just made is a mount of its own.
+func (m *Manager) noteMounted(v *Volume) {
+	is := false
+	if v.Path != "" {
+		is, _ = m.mounter().Mounted(v.Path)
+	}
+	m.mu.Lock()
+	v.mounted = is
+	m.mu.Unlock()
+}
+
+// stagedAt is where a driver has mounted what it has just staged, "" for nowhere.
+func (m *Manager) stagedAt(d driver, v *Volume) string {
+	if r, ok := d.(row); ok {
+		d = r.driver
+	}
+	s, ok := d.(stagingDriver)
+	if !ok {
+		return ""
+	}
+	path := s.StagedAt(v)
+	if is, err := m.mounter().Mounted(path); err != nil || !is {
+		return ""
+	}
+	return path
+}
+
+// unstaged tells whether somebody else took away what was mounted at path when it was staged.
+func (m *Manager) unstaged(path string) bool {
+	if path == "" {
+		return false
+	}
+	is, err := m.mounter().Mounted(path)
+	return err == nil && !is
+}
