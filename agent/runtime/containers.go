@@ -31,6 +31,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, sandboxID string, config 
 	if !s.Ready {
 		return "", toStatus(fmt.Errorf("sandbox container %q is not running", s.ID))
 	}
+	if err := r.sandboxes.Check(s); err != nil {
+		return "", toStatus(err)
+	}
 	if config.GetMetadata() == nil {
 		return "", toStatus(badRequest("container config must include metadata"))
 	}

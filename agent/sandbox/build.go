@@ -20,10 +20,22 @@ import (
 // shmSize is the size of a pod's /dev/shm, as containerd and Docker make it.
 const shmSize = "65536k"
 
-func writeFiles(s *Sandbox) error {
+// makeDir makes the directory of the sandbox with all that is in it but the namespaces.
+func makeDir(s *Sandbox) error {
 	if err := oci.PrivateDir(s.Dir, mappedIDs(s)); err != nil {
 		return fmt.Errorf("sandbox files: %w", err)
 	}
+	if err := writeFiles(s); err != nil {
+		return err
+	}
+	if s.options().GetIpc() == criv1.NamespaceMode_NODE {
+		return nil
+	}
+	return mountShm(s)
+}
+
+// writeFiles writes what every container of the sandbox sees in its /etc, where it is not there.
+func writeFiles(s *Sandbox) error {
 	resolv, err := resolvConf(s.Config.GetDnsConfig())
 	if err != nil {
 		return fmt.Errorf("sandbox files: %w", err)
@@ -35,13 +47,17 @@ func writeFiles(s *Sandbox) error {
 	for file, text := range map[string][]byte{
 		s.ResolvConf(): resolv, s.HostnameFile(): []byte(Hostname(s) + "\n"), s.HostsFile(): hosts,
 	} {
+		if !absent(file) {
+			continue // containers see it
+		}
 		if err := os.WriteFile(file, text, 0o644); err != nil {
 			return fmt.Errorf("sandbox files: %w", err)
 		}
 	}
-	if s.options().GetIpc() == criv1.NamespaceMode_NODE {
-		return nil
-	}
+	return nil
+}
+
+func mountShm(s *Sandbox) error {
 	if err := os.MkdirAll(s.Shm(), 0o1777); err != nil {
 		return fmt.Errorf("sandbox files: %w", err)
 	}
@@ -49,7 +65,7 @@ func writeFiles(s *Sandbox) error {
 	if u, err := UserNamespace(s.Config); err == nil && u != nil {
 		options += fmt.Sprintf(",uid=%d,gid=%d", u.GetUids()[0].GetHostId(), u.GetGids()[0].GetHostId())
 	}
-	err = unix.Mount("shm", s.Shm(), "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
+	err := unix.Mount("shm", s.Shm(), "tmpfs", unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV, options)
 	if err != nil {
 		return fmt.Errorf("mount %s: %w", s.Shm(), err)
 	}

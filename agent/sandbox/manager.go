@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -74,17 +75,52 @@ func Open(cfg Config) (*Manager, error) {
 
 // alive tells whether all that a ready sandbox consists of is still there.
 func alive(s *Sandbox) bool {
-	if !s.Pins.Alive() || (s.PIDPin != "" && !netns.Exists(s.PIDPin)) {
+	if lost(s) != "" {
 		return false
-	}
-	if s.PIDPin != "" && !holds(s) {
-		return false // without its first process the namespace takes no other
-	}
-	if s.options().GetIpc() != criv1.NamespaceMode_NODE {
-		return isMount(s.Shm())
 	}
 	_, err := os.Stat(s.ResolvConf())
 	return err == nil
+}
+
+// lost names what a ready sandbox lacks that cannot be made again beside containers which
+// run in it, "" for nothing.
+func lost(s *Sandbox) string {
+	switch {
+	case !s.Pins.Alive():
+		return "its namespaces"
+	case s.PIDPin != "" && !netns.Exists(s.PIDPin):
+		return "its PID namespace"
+	case s.PIDPin != "" && !holds(s): // without its first process the namespace takes no other
+		return "the first process of its PID namespace"
+	case s.options().GetIpc() != criv1.NamespaceMode_NODE && !isMount(s.Shm()):
+		return "its /dev/shm"
+	}
+	return ""
+}
+
+// Check sees to it that a container can be made in a sandbox: files that somebody removed
+// are written again. A sandbox that has lost more is not ready any more, so that its owner
+// makes another.
+func (m *Manager) Check(s *Sandbox) error {
+	if what := lost(s); what != "" {
+		c := *s
+		c.Ready = false
+		m.note(c)
+		return fmt.Errorf("sandbox %q has lost %s, which somebody ended, unmounted or removed on the node: "+
+			"another has to take its place", s.ID, what)
+	}
+	for _, file := range []string{s.ResolvConf(), s.HostnameFile(), s.HostsFile()} {
+		if absent(file) {
+			m.cfg.Log.Warn("a sandbox's file is gone: it is written again", "sandbox", s.ID, "file", file)
+			return writeFiles(s)
+		}
+	}
+	return nil
+}
+
+func absent(file string) bool {
+	_, err := os.Lstat(file)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func isMount(dir string) bool {
@@ -235,7 +271,7 @@ func (m *Manager) build(ctx context.Context, s *Sandbox) error {
 		}
 	}
 	m.cfg.Cgroups.ExpectMove() // by the first container's start; no group can be made meanwhile
-	if err := writeFiles(s); err != nil {
+	if err := makeDir(s); err != nil {
 		return err
 	}
 	if err := m.makeNamespaces(s); err != nil {

@@ -38,6 +38,8 @@ import (
 //	                     setup: agent ends, disk full
 //	disk full|free       is that of the records
 //	end NAME             kills the pause process
+//	lose NAME WHAT       somebody unmounts or removes it: a file, or a mount such as ns/net
+//	check NAME           a container is to be made in it
 //	reuse NAME           another process gets its number
 //	damage NAME          writes something else over the record
 //	connected            whose network is to be kept
@@ -160,6 +162,22 @@ func (r *rig) do(words []string) {
 	case "end":
 		_ = r.holders[r.id(words[1])].Kill()
 		r.waitFor(r.id(words[1]))
+	case "lose":
+		at := filepath.Join(r.cfg.RunDir, r.id(words[1]), words[2])
+		if err := unix.Unmount(at, unix.MNT_DETACH); err != nil {
+			r.tell(os.Remove(at))
+		}
+	case "check":
+		s, err := r.m.Get(r.id(words[1]))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.tell(r.m.Check(s))
+		for _, name := range []string{"resolv.conf", "hostname", "hosts"} {
+			if absent(filepath.Join(s.Dir, name)) {
+				r.t.Errorf("there is no %s for a container", name)
+			}
+		}
 	case "reuse":
 		s, err := r.m.Get(r.id(words[1]))
 		if err != nil {
