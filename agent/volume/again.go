@@ -28,6 +28,14 @@ func (m *Manager) Again(ctx context.Context, p *corev1.Pod) error {
 	if len(lost) == 0 {
 		return nil
 	}
+	e := m.entry(p)
+	e.mu.Lock()
+	for _, v := range lost {
+		if v.CSI != nil {
+			v.CSI.published = false
+		}
+	}
+	m.unlock(e)
 	for _, v := range lost {
 		m.Log.Warn("a volume is not where it was made: it is made again", "pod", p.Namespace+"/"+p.Name,
 			"volume", v.Volume.Name, "path", v.Path)

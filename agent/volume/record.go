@@ -75,7 +75,7 @@ func (m *Manager) record(ctx context.Context, v *Volume) error {
 		old = nil
 	}
 	if old != nil {
-		v.Path, v.Project, v.Label = old.Path, old.Project, old.Label
+		v.Path, v.Project, v.Label, v.mounted = old.Path, old.Project, old.Label, old.mounted
 	} else {
 		m.takeProject(v)
 	}
