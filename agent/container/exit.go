@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher tells when monitors end, by their pidfds in one epoll: one
-// goroutine and one descriptor a container, nothing polled.
+// watcher tells when processes of containers end, by their pidfds in one epoll: one
+// goroutine in all and one descriptor a container, nothing polled.
 type watcher struct {
 	file  *os.File
 	ended func(id string)

@@ -36,13 +36,17 @@ type Config struct {
 	// nil: all may.
 	MayRun func(c *Container) error
 	Log    *slog.Logger
+
+	// hungWait is how long a monitor may live on after its container; 0: as on a node.
+	hungWait time.Duration
 }
 
 // Manager owns the node's containers.
 type Manager struct {
 	cfg     Config
 	records *checkpoint.Store[record]
-	watch   *watcher
+	watch   *watcher // of monitors
+	firsts  *watcher // of the containers' first processes
 	// unwatched is for what is said once of monitors that the kernel does not watch.
 	unwatched sync.Once
 	filters   oci.Filters
@@ -90,6 +94,10 @@ func Open(cfg Config) (*Manager, error) {
 	if m.watch, err = newWatcher(m.recordEnd); err != nil {
 		return nil, fmt.Errorf("open containers: %w", err)
 	}
+	if m.firsts, err = newWatcher(m.expectEnd); err != nil {
+		m.watch.Close()
+		return nil, fmt.Errorf("open containers: %w", err)
+	}
 	for id, r := range kept {
 		if err := m.keepPrivate(r.Container); err != nil {
 			return nil, fmt.Errorf("open containers: %w", err)
@@ -122,6 +130,7 @@ func (m *Manager) adopt(c *Container) {
 	case c.State == Running && (lives || err != nil):
 		m.releaseHalfStarted(c)
 		if m.follow(c) {
+			m.watchFirst(c)
 			return
 		}
 		fallthrough
@@ -175,7 +184,7 @@ func (m *Manager) endCreated(rt oci.Runtime, c *Container) {
 }
 
 // Close stops watching. Containers go on.
-func (m *Manager) Close() error { return m.watch.Close() }
+func (m *Manager) Close() error { return errors.Join(m.watch.Close(), m.firsts.Close()) }
 
 func (m *Manager) exitDir() string             { return filepath.Join(m.cfg.RunDir, "exits") }
 func (m *Manager) bundle(id string) string     { return filepath.Join(m.cfg.RunDir, id) }

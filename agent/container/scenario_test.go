@@ -49,7 +49,9 @@ import (
 //	kill process|monitor NAME    by SIGKILL
 //	half-start NAME              as start, but the agent is killed before it is recorded
 //	three-quarter-start NAME     or right after, and the process was not let run
+//	hang NAME                    somebody stops its monitor
 //	agent stops|starts|restarts
+//	agent is-impatient           restarts, and waits for no monitor
 //	machine restarts             processes and what is below /run are gone
 //	fault WORD                   what the programs do wrong from now on, "none"
 //
@@ -252,6 +254,10 @@ func (r *rig) do(words []string) (string, error) {
 		return fmt.Sprintf("exits %d, says %q and %q\n", code, stdout, stderr), nil
 	case "kill":
 		return "", r.kill(ctx, name, words[2])
+	case "hang":
+		if err := unix.Kill(r.mustGet(name).Monitor, unix.SIGSTOP); err != nil {
+			r.t.Fatal(err)
+		}
 	case "half-start", "three-quarter-start":
 		return "", r.halfStart(name, command != "half-start")
 	case "agent":
@@ -477,6 +483,9 @@ func (r *rig) mustGet(name string) *Container {
 func (r *rig) agent(what string) {
 	if what != "starts" {
 		r.close()
+	}
+	if what == "is-impatient" {
+		r.cfg.hungWait = time.Millisecond
 	}
 	if what != "stops" {
 		r.open()

@@ -61,6 +61,7 @@ func (m *Manager) Start(_ context.Context, id string) error {
 		m.recordEnd(c.ID) // it has ended already
 		return nil
 	}
+	m.watchFirst(&c)
 	// The pod pays for its monitor from here on. Not earlier: the move waits
 	// for a grace period of the kernel, and so would the container.
 	go func() {
