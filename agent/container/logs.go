@@ -68,6 +68,12 @@ func (m *Manager) monitorLog(c *Container) string {
 	return c.LogPath
 }
 
+func sameDir(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
+}
+
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -68,7 +68,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 		for _, w := range list {
 			if w.Bounded {
 				r.follow(filepath.Dir(w.Path)) // known, but after the agent's start
-				if look%rarely != 0 && r.told(w.Path) {
+				if look%rarely != 0 && r.told(w.Path) && isFile(w.Path) {
 					continue
 				}
 			}
@@ -268,11 +268,15 @@ func (r *Rotator) rotate(ctx context.Context, w Written) {
 	defer d.Close()
 	name := filepath.Base(w.Path)
 	st := regular(d, name)
-	if st != nil && w.Bounded {
+	if st == nil {
+		r.restore(ctx, d, w)
+		return
+	}
+	if w.Bounded {
 		r.prepare(d, w.Path) // there may be room again
 	}
 	// A bounded one is no larger, unless its file system bounds it.
-	if st == nil || st.Size() <= r.MaxBytes {
+	if st.Size() <= r.MaxBytes {
 		return
 	}
 	r.dropOld(d, name)

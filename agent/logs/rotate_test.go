@@ -54,7 +54,8 @@ func TestBoundedLogsAreKept(t *testing.T) {
 	}
 	rotator := func() (*Rotator, func()) {
 		r := &Rotator{Dir: dir, MaxBytes: 100, MaxFiles: 3, Bounded: true, Log: slog.New(slog.DiscardHandler),
-			Logs: func() []Written { return []Written{{ID: "c", Path: path, Bounded: true}} }}
+			Logs:   func() []Written { return []Written{{ID: "c", Path: path, Bounded: true}} },
+			Reopen: func(context.Context, string) error { return errors.New("it has not begun") }}
 		r.Watch(filepath.Dir(path))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)

@@ -40,8 +40,8 @@ func (m *Manager) Again(ctx context.Context, p *corev1.Pod) error {
 		m.Log.Warn("a volume is not where it was made: it is made again", "pod", p.Namespace+"/"+p.Name,
 			"volume", v.Volume.Name, "path", v.Path)
 		if m.Event != nil {
-			m.Event(p, "", corev1.EventTypeWarning, "VolumeLost", fmt.Sprintf("volume %q was unmounted or removed at %s: "+
-				"it is made again for containers that start", v.Volume.Name, v.Path))
+			m.Event(p, "", corev1.EventTypeWarning, "VolumeLost", fmt.Sprintf("volume %q was unmounted or removed at "+
+				"%s: it is made again for containers that start", v.Volume.Name, v.Path))
 		}
 	}
 	return m.Ensure(ctx, p)

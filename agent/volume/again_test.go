@@ -48,8 +48,8 @@ func TestLostVolumesAreMadeAgain(t *testing.T) {
 		t.Errorf("the ConfigMap shows %q", got)
 	}
 	slices.Sort(events)
-	want := []string{`first VolumeLost volume "cm"`, `first VolumeLost volume "device"`, `first VolumeLost volume "local"`,
-		`first VolumeLost volume "memory"`, `first VolumeLost volume "secret"`}
+	want := []string{`first VolumeLost volume "cm"`, `first VolumeLost volume "device"`,
+		`first VolumeLost volume "local"`, `first VolumeLost volume "memory"`, `first VolumeLost volume "secret"`}
 	if !slices.Equal(events, want) {
 		t.Errorf("events say\n%q\nwant\n%q", events, want)
 	}
