@@ -18,7 +18,8 @@ var ErrMounted = errors.New("something is mounted there")
 // RemoveAll removes a file or a whole tree; what is not there is no error. It
 // neither follows links nor enters mounts. Trees may be deeper than paths are
 // long and than the agent may have open files: directories that lie too deep
-// are moved to the top and removed from there.
+// are moved to the top and removed from there. What was made immutable (chattr +i, +a)
+// goes, too.
 func RemoveAll(path string) error {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -28,7 +29,10 @@ func RemoveAll(path string) error {
 		return err
 	}
 	defer parent.Close()
-	return (&remover{top: -1}).remove(int(parent.Fd()), filepath.Base(path), 0)
+	if err := (&remover{top: -1}).remove(int(parent.Fd()), filepath.Base(path), 0); err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
 }
 
 // RemoveAll removes what a name of the directory stands for.
@@ -44,6 +48,9 @@ type remover struct{ top int } // the tree's own directory
 
 func (r *remover) remove(dir int, name string, depth int) error {
 	err := unix.Unlinkat(dir, name, 0)
+	if errors.Is(err, unix.EPERM) && release(dir, name, depth > 0) {
+		err = unix.Unlinkat(dir, name, 0)
+	}
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -63,6 +70,8 @@ func (r *remover) remove(dir int, name string, depth int) error {
 		return nil
 	case errors.Is(err, unix.EXDEV):
 		return fmt.Errorf("remove %s: %w", name, ErrMounted)
+	case errors.Is(err, unix.ENOTDIR):
+		return &fs.PathError{Op: "unlink", Path: name, Err: unix.EPERM}
 	case err != nil:
 		return err
 	}
@@ -103,6 +112,45 @@ func (r *remover) empty(dir *os.File, depth int) error {
 			return err
 		}
 	}
+}
+
+// The attributes of files and directories that nobody can remove, in linux/fs.h: those of
+// "chattr +i" and "chattr +a".
+const fixed = 0x10 | 0x20
+
+// release takes such attributes from what a name stands for, and from its directory if that
+// is of the tree; it tells whether there were any. A file that has other names, which may lie
+// elsewhere, keeps them.
+func release(dir int, name string, within bool) bool {
+	freed := within && unfix(dir)
+	held, err := openAt(dir, name, unix.O_PATH|unix.O_NOFOLLOW, NoLinks|unix.RESOLVE_NO_XDEV)
+	if err != nil {
+		return freed
+	}
+	defer unix.Close(held)
+	var st unix.Stat_t
+	if err := unix.Fstat(held, &st); err != nil {
+		return freed
+	}
+	kind := st.Mode & unix.S_IFMT
+	if kind != unix.S_IFDIR && (kind != unix.S_IFREG || st.Nlink > 1) {
+		return freed // a device is not opened
+	}
+	fd, err := unix.Open(self(held), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return freed
+	}
+	defer unix.Close(fd)
+	return unfix(fd) || freed
+}
+
+// unfix takes the attributes from an open file, and tells whether it had any.
+func unfix(fd int) bool {
+	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
+	if err != nil || flags&fixed == 0 {
+		return false
+	}
+	return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^fixed) == nil
 }
 
 // maxErrors is how many errors of one directory are told.

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/quota"
 	"github.com/shoal-project/shoal/agent/record"
@@ -176,7 +177,7 @@ func (m *Manager) purge(ctx context.Context, p *corev1.Pod, o *record.Observed) 
 	}
 	dir := m.Host.Dir(p)
 	for _, e := range []string{"etc-hosts", "containers", "userns", "userns.tmp"} {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, e)))
+		errs = append(errs, beneath.RemoveAll(filepath.Join(dir, e)))
 	}
 	for _, e := range []string{"volumes", "volumeDevices", "plugins", ""} {
 		// Not RemoveAll: something may still be mounted there.

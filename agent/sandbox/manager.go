@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/shoal-project/shoal/agent/beneath"
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/checkpoint"
 	"github.com/shoal-project/shoal/agent/netns"
@@ -350,7 +351,7 @@ func (m *Manager) Remove(ctx context.Context, id string) error {
 }
 
 func (m *Manager) drop(id string) error {
-	if err := os.RemoveAll(filepath.Join(m.cfg.RunDir, id)); err != nil {
+	if err := beneath.RemoveAll(filepath.Join(m.cfg.RunDir, id)); err != nil {
 		return fmt.Errorf("remove sandbox files: %w", err)
 	}
 	if err := m.records.Delete(id); err != nil {
