@@ -295,6 +295,12 @@ func fakeRuntime(args []string) error {
 		fmt.Fprintf(log, `{"level":"error","msg":"%s refused"}`+"\n", command)
 		return errors.New("the reason is in the log")
 	}
+	if fault(self) == command+"-hangs" {
+		time.Sleep(time.Hour)
+	}
+	if fault(self) == command+"-quits" {
+		return errors.New("it says nothing to its log")
+	}
 	if fault(self) == command+"-dies" {
 		return unix.Kill(os.Getpid(), unix.SIGKILL)
 	}

@@ -39,6 +39,8 @@ type Config struct {
 
 	// hungWait is how long a monitor may live on after its container; 0: as on a node.
 	hungWait time.Duration
+	// startWait is how long making a container may take; 0: as on a node.
+	startWait time.Duration
 }
 
 // Manager owns the node's containers.

@@ -51,7 +51,8 @@ import (
 //	three-quarter-start NAME     or right after, and the process was not let run
 //	hang NAME                    somebody stops its monitor
 //	agent stops|starts|restarts
-//	agent is-impatient           restarts, and waits for no monitor
+//	agent is-impatient           restarts, and waits for no monitor that hangs
+//	agent is-hasty               restarts, and waits a second for a container to be made
 //	machine restarts             processes and what is below /run are gone
 //	fault WORD                   what the programs do wrong from now on, "none"
 //
@@ -483,6 +484,9 @@ func (r *rig) mustGet(name string) *Container {
 func (r *rig) agent(what string) {
 	if what != "starts" {
 		r.close()
+	}
+	if what == "is-hasty" {
+		r.cfg.startWait = time.Second
 	}
 	if what == "is-impatient" {
 		r.cfg.hungWait = time.Millisecond

@@ -2,6 +2,7 @@ package container
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -119,8 +121,12 @@ func (m *Manager) start(c *Container, profile oci.Profile) error {
 }
 
 func (m *Manager) runtimeStart(rt oci.Runtime, id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.startWait())
+	defer cancel()
 	args := append(rt.GlobalArgs(m.runtimeLog(id)), "start", id)
-	if out, err := exec.Command(rt.Path, args...).CombinedOutput(); err != nil {
+	cmd := exec.CommandContext(ctx, rt.Path, args...)
+	cmd.WaitDelay = drain
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("OCI runtime start failed: %s: %w", strings.TrimSpace(string(out)), err)
 	}
 	return nil
@@ -165,6 +171,14 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 		startW.Close()
 		return 0, fmt.Errorf("start conmon: %w", err)
 	}
+	var late atomic.Bool
+	patience := time.AfterFunc(m.startWait(), func() {
+		late.Store(true)
+		_ = cmd.Process.Kill() // if it is not in the background yet
+		m.endMonitor(c.ID)
+		_ = syncR.SetReadDeadline(time.Now())
+	})
+	defer patience.Stop()
 	_, err = startW.Write([]byte{0})
 	startW.Close()
 	if err != nil {
@@ -173,11 +187,19 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 	}
 	waitErr := cmd.Wait() // it forks itself into the background
 	pid, err := m.readSync(c, syncR)
+	if err != nil && late.Load() {
+		return 0, fmt.Errorf("OCI runtime create failed: %s did not make the container within %s, and was killed",
+			rt.Path, m.startWait())
+	}
 	if err != nil && waitErr != nil {
 		return 0, fmt.Errorf("%w (conmon: %w)", err, waitErr)
 	}
 	return pid, err
 }
+
+// startWait is how long conmon and the runtime may take to make a container: as long as a
+// client of the CRI waits by default.
+func (m *Manager) startWait() time.Duration { return cmp.Or(m.cfg.startWait, 2*time.Minute) }
 
 // readSync reads conmon's report: {"pid": N}, or {"pid": -1, "message": …}.
 func (m *Manager) readSync(c *Container, r *os.File) (int, error) {

@@ -64,7 +64,8 @@ func (m *Manager) RemoveUnknown(id string, groups []string) error {
 // monitorWait bounds the wait for a monitor that was killed.
 const monitorWait = 5 * time.Second
 
-// endMonitor kills the container's conmon, if the process of that number is it.
+// endMonitor kills the container's conmon, if the process of that number is it, with the
+// runtime's processes that it has called.
 func (m *Manager) endMonitor(id string) {
 	pid, err := readPID(filepath.Join(m.bundle(id), "conmon.pid"))
 	if err != nil {
@@ -78,6 +79,9 @@ func (m *Manager) endMonitor(id string) {
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil || !bytes.Contains(args, []byte("\x00"+id+"\x00")) {
 		return
+	}
+	if group, err := unix.Getpgid(pid); err == nil && group == pid {
+		_ = unix.Kill(-pid, unix.SIGKILL)
 	}
 	if unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
 		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(monitorWait.Milliseconds()))
