@@ -140,7 +140,9 @@ func (m *Manager) adopt(c *Container) {
 		m.recordEnd(c.ID)
 	case c.State == Created:
 		// Killed between conmon's start and the record of it: the container
-		// has not been let run, so it can be made again from the beginning.
+		// has not been let run, so it can be made again from the beginning. A runtime
+		// that is still making it would do so after this, or hangs.
+		m.endMonitor(c.ID)
 		m.discardHalfStarted(c)
 	}
 }
