@@ -53,7 +53,7 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	if os.Geteuid() != 0 {
 		return errors.New("cleanup must run as root")
 	}
-	lock, err := lockData(cfg)
+	lock, err := lockToEnd(cfg, log)
 	if err != nil {
 		return err
 	}

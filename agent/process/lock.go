@@ -43,6 +43,20 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// LockUnwritable is Lock for a directory on a disk that has become read-only, where a process
+// held it before.
+func LockUnwritable(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := take(f); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 func take(f *os.File) error {
 	waited := false
 	for {
