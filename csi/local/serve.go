@@ -44,11 +44,32 @@ func (d *Driver) Serve(ctx context.Context, l net.Listener) error {
 	stop := context.AfterFunc(ctx, s.GracefulStop)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
-	var strays sync.WaitGroup
-	strays.Go(func() { d.countStrays(ctx) })
-	defer strays.Wait()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
 	defer cancel()
-	return s.Serve(l)
+	tasks.Go(func() { d.countStrays(ctx) })
+	ended := make(chan error)
+	serve := func(l net.Listener) {
+		tasks.Go(func() {
+			err := s.Serve(l)
+			select {
+			case ended <- err:
+			case <-ctx.Done():
+			}
+		})
+	}
+	serve(l)
+	tasks.Go(func() { d.listenAgain(ctx, l, serve) })
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			if !errors.Is(err, net.ErrClosed) { // another has taken its place
+				return err
+			}
+		}
+	}
 }
 
 // Purge deletes the volumes and snapshots in a directory that are subvolumes: no removal
