@@ -139,10 +139,13 @@ func (m *Manager) ReopenLog(ctx context.Context, id string) error {
 	if c.LogPath == "" {
 		return nil
 	}
-	if dir := filepath.Dir(c.LogPath); exists(m.logMount(c.ID)) && !sameDir(m.logMount(c.ID), dir) {
-		// Its monitor would end at that, and the container with it.
-		return fmt.Errorf("reopen log of container %q: somebody removed %s; there is a log again when the container "+
-			"is started again", c.ID, dir)
+	s.op.Lock() // it is not removed meanwhile
+	if m.state(s).State == Running {
+		err = m.keepLogDir(c)
+	}
+	s.op.Unlock()
+	if err != nil {
+		return fmt.Errorf("reopen log of container %q: %w", c.ID, err)
 	}
 	if err := m.control(c.ID, fmt.Sprintf("%d 0 0\n", controlReopen)); err != nil {
 		return err

@@ -28,6 +28,7 @@ type Container struct {
 	ChainID    string // layers in use
 	User       specs.User
 	LogPath    string // "" = no log is kept
+	LogRoot    string // the directory of all logs
 	StopSignal string
 	Cgroup     string
 

@@ -60,8 +60,9 @@ func (m *Manager) Create(ctx context.Context, req Request) (*Container, error) {
 	c := Container{
 		ID: req.ID, SandboxID: req.SandboxID, Handler: m.pinned(req.Handler, rt), Config: req.Config,
 		ImageID: req.Image.ID, ImageRef: req.Image.Ref,
-		ChainID: req.Image.ChainID, LogPath: req.LogPath, Cgroup: m.cfg.Cgroups.Driver().Container(req.Cgroup, req.ID),
-		State: Created, CreatedAt: time.Now(),
+		ChainID: req.Image.ChainID, LogPath: req.LogPath, LogRoot: req.LogRoot,
+		Cgroup: m.cfg.Cgroups.Driver().Container(req.Cgroup, req.ID),
+		State:  Created, CreatedAt: time.Now(),
 		StopSignal: oci.Stop(req.Config, req.Image.Config.StopSignal),
 	}
 	m.cfg.Cgroups.ExpectMove() // by the start that follows

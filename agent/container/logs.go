@@ -68,6 +68,23 @@ func (m *Manager) monitorLog(c *Container) string {
 	return c.LogPath
 }
 
+// keepLogDir sees to it that a monitor has the directory of its log, which somebody may have
+// removed: it would end at the next file that it cannot make there, and its container with it.
+// The new directory takes the place of the old one.
+func (m *Manager) keepLogDir(c *Container) error {
+	at, dir := m.logMount(c.ID), filepath.Dir(c.LogPath)
+	if !exists(at) || sameDir(at, dir) {
+		return nil
+	}
+	if c.LogRoot == "" { // made by an agent that did not keep it
+		return fmt.Errorf("somebody removed %s: there is a log again when the container is started again", dir)
+	}
+	if err := unmount(at); err != nil { // nothing can be mounted over what is deleted
+		return err
+	}
+	return m.mountLogs(c, c.LogRoot)
+}
+
 func sameDir(a, b string) bool {
 	x, err := os.Stat(a)
 	y, err2 := os.Stat(b)

@@ -32,6 +32,12 @@ func (r *Rotator) restore(ctx context.Context, d *beneath.Dir, w Written) {
 			return
 		}
 	}
+	r.reopen(ctx, w)
+}
+
+// reopen has a monitor begin another log where there is none any more, or not even its
+// directory.
+func (r *Rotator) reopen(ctx context.Context, w Written) {
 	if err := r.Reopen(ctx, w.ID); err != nil {
 		r.Log.Warn("somebody took a container log away, and it cannot be opened anew", "log", w.Path, "err", err)
 		return

@@ -71,6 +71,21 @@ func TestTakenLogsAreRestored(t *testing.T) {
 	}
 }
 
+// TestLogOfNoDirectory: a monitor whose directory of logs was removed is asked to begin another.
+func TestLogOfNoDirectory(t *testing.T) {
+	dir := t.TempDir()
+	asked := 0
+	r := &Rotator{Dir: dir, MaxBytes: 100, MaxFiles: 3, Log: slog.New(slog.DiscardHandler),
+		Reopen: func(context.Context, string) error {
+			asked++
+			return nil
+		}}
+	r.rotate(t.Context(), Written{ID: "c", Path: filepath.Join(dir, "ns_p_u", "c", "0.log"), Bounded: true})
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
 // TestWhatIsFullStays: a directory with something in it is nobody's to remove.
 func TestWhatIsFullStays(t *testing.T) {
 	dir := t.TempDir()

@@ -262,6 +262,10 @@ func regular(d *beneath.Dir, name string) fs.FileInfo {
 // rotate renames a log that has become too large, and has its monitor begin another.
 func (r *Rotator) rotate(ctx context.Context, w Written) {
 	d, err := r.open(filepath.Dir(w.Path))
+	if errors.Is(err, fs.ErrNotExist) {
+		r.reopen(ctx, w)
+		return
+	}
 	if err != nil {
 		return
 	}

@@ -96,6 +96,50 @@ func TestLogsAreWrittenThroughNoLinks(t *testing.T) {
 	untouched("the directory is a link")
 }
 
+// TestLogDirRemoved: a container whose directory of logs somebody removed has another when its
+// log is opened anew, and its monitor does not end there.
+func TestLogDirRemoved(t *testing.T) {
+	g := newRig(t)
+	g.importImage()
+	config := g.podConfig()
+	pod := g.run(config)
+	ctx := context.Background()
+	c := shell("c", "while :; do echo said; sleep 0.05; done")
+	c.LogPath = "c/0.log"
+	id, err := g.r.CreateContainer(ctx, pod, c, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.r.StartContainer(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	said := func() bool {
+		b, _ := os.ReadFile(filepath.Join(config.LogDirectory, "c/0.log"))
+		return strings.Contains(string(b), "said")
+	}
+	eventually(t, "the log", said)
+	for range 2 {
+		if err := os.RemoveAll(config.LogDirectory); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.r.ReopenContainerLog(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the log in another directory", said)
+	}
+	s, err := g.r.ContainerStatus(ctx, id, false)
+	if err != nil || s.GetStatus().GetState() != criv1.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("the container is %v, %v", s.GetStatus().GetState(), err)
+	}
+	if err := g.r.RemoveContainer(ctx, id); err != nil {
+		t.Error(err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), id) {
+		t.Errorf("mounts of the container are left, %v", err)
+	}
+}
+
 // TestTargetsNumberIsAnothers: a container that shall see the processes of
 // another one is not put among the node's when the other has ended and its
 // process number is a process of the node's.
