@@ -57,8 +57,10 @@ type Manager struct {
 	order sync.Mutex
 	mu    sync.Mutex
 	node  *corev1.Node
-	wake  chan struct{}
-	once  sync.Once
+	// deleted: the watch has shown that the API has this Node no more.
+	deleted bool
+	wake    chan struct{}
+	once    sync.Once
 }
 
 func (m *Manager) waker() chan struct{} {
@@ -89,6 +91,12 @@ func (m *Manager) UID() types.UID {
 	return ""
 }
 
+func (m *Manager) isDeleted() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.deleted
+}
+
 // set takes the Node as the watch shows it, which may be older than before: so it is
 // after a store was restored.
 func (m *Manager) set(n *corev1.Node) {
@@ -115,7 +123,7 @@ func (m *Manager) written(n *corev1.Node) {
 func (m *Manager) take(n *corev1.Node) {
 	n.ManagedFields = nil
 	m.mu.Lock()
-	m.node = n
+	m.node, m.deleted = n, false
 	m.mu.Unlock()
 	m.Seen(n)
 }
@@ -222,6 +230,9 @@ func (m *Manager) register(ctx context.Context) error {
 
 // update writes the status when it changed or is due.
 func (m *Manager) update(ctx context.Context, due bool) (bool, error) {
+	if m.isDeleted() {
+		return false, m.register(ctx)
+	}
 	old := m.Node()
 	in := m.Input(ctx)
 	in.Anew = m.Anew
@@ -356,8 +367,17 @@ func (m *Manager) follow(ctx context.Context) {
 type nodeStore struct{ *Manager }
 
 func (h nodeStore) Add(obj any) error { return h.Update(obj) }
-func (h nodeStore) Delete(any) error  { h.Poke(); return nil } // it is registered again
 func (h nodeStore) Resync() error     { return nil }
+
+// Delete has the Node registered again at once: pods of a node that is not there are
+// deleted after 40 seconds.
+func (h nodeStore) Delete(any) error {
+	h.mu.Lock()
+	h.deleted = true
+	h.mu.Unlock()
+	h.Poke()
+	return nil
+}
 
 func (h nodeStore) Update(obj any) error {
 	n, ok := obj.(*corev1.Node)

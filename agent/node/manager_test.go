@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"log/slog"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -56,6 +57,39 @@ func TestHeard(t *testing.T) {
 				t.Errorf("%s: the status is not looked at", name)
 			}
 		}
+	}
+}
+
+// A Node that somebody deletes is there again at once, though nothing of it changed.
+func TestNodeDeleted(t *testing.T) {
+	ctx := t.Context()
+	client := fake.NewClientset()
+	m := &Manager{
+		Client: client, Name: "n", Log: slog.New(slog.DiscardHandler),
+		Input: func(context.Context) Input { return Input{Name: "n"} },
+		Seen:  func(*corev1.Node) {},
+		Event: func(string, string, string) {},
+	}
+	if err := m.register(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.update(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CoreV1().Nodes().Delete(ctx, "n", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := (nodeStore{m}).Delete(m.Node()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.update(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.CoreV1().Nodes().Get(ctx, "n", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+	if m.isDeleted() {
+		t.Error("the Node still counts as deleted")
 	}
 }
 
