@@ -66,6 +66,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/servicecidr"
 	"github.com/shoal-project/shoal/coordinator/controller/statefulset"
 	"github.com/shoal-project/shoal/coordinator/controller/systemnamespace"
+	"github.com/shoal-project/shoal/coordinator/controller/systemobjects"
 	"github.com/shoal-project/shoal/coordinator/controller/taint"
 	"github.com/shoal-project/shoal/coordinator/controller/tokensecret"
 	"github.com/shoal-project/shoal/coordinator/controller/ttlafterfinished"
@@ -99,6 +100,8 @@ type controllerDeps struct {
 	VirtualAddress netip.Addr
 	// ClusterDNS are the addresses that the agents answer names at; nil: nobody keeps them.
 	ClusterDNS []string
+	// SystemObjects make objects that this API server has of its own again.
+	SystemObjects systemobjects.Deps
 	// RootCA is the PEM bundle that pods verify the API server with.
 	RootCA []byte
 	// Token signs the tokens of Secrets (*token.Issuer); nil: nobody does.
@@ -158,6 +161,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	}
 	add(namespace.New(env, namespace.Deps{Discovery: d.Client.Discovery(), Metadata: d.Metadata}))
 	add(systemnamespace.New(env, apiserver.SystemNamespaces()))
+	add(systemobjects.New(env, d.SystemObjects))
 	add(serviceaccount.New(env))
 	add(rootca.New(env, d.RootCA))
 	if d.Token != nil {

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/controller/nodeipam"
+	"github.com/shoal-project/shoal/coordinator/controller/systemobjects"
 	"github.com/shoal-project/shoal/coordinator/scheduler"
 )
 
@@ -104,11 +106,16 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 	if err != nil {
 		return nil, err
 	}
+	system, err := s.systemObjects()
+	if err != nil {
+		return nil, err
+	}
 	list, err := controllers(controllerDeps{
 		Client: s.api.Client(), Informers: s.api.Informers(), Metadata: metadata,
 		PodRanges:      podRanges(s.cfg, clusterCIDRs),
 		Told:           rangesOf(s.cfg),
 		VirtualAddress: virtualAddress(s.cfg),
+		SystemObjects:  system,
 		ServiceCIDRs:   serviceCIDRs(s.cfg), ClusterDNS: s.cfg.DNSAddresses(), RootCA: ca.PEM, Signer: ca,
 		Lifetime: time.Duration(s.cfg.ClusterSigningDuration),
 		Reserved: reserved.Owner, KeepMounted: s.cfg.DisableForceDetachOnTimeout, Recyclers: s.recyclers,
@@ -130,6 +137,28 @@ func (s parts) leaders(process context.Context) ([]runner, error) {
 		return nil, err
 	}
 	return append(list, named{name: "scheduler", run: sched.Run}, named{name: "gateways", run: s.gateways.Lead}), nil
+}
+
+// systemObjects make what this API server has of its own, when it is deleted.
+func (s parts) systemObjects() (out systemobjects.Deps, err error) {
+	system, err := s.system(keys(s.cfg))
+	if err != nil {
+		return out, err
+	}
+	of := func(f func(context.Context, kubernetes.Interface) error) func(context.Context) error {
+		return func(ctx context.Context) error { return f(ctx, s.api.Client()) }
+	}
+	out = systemobjects.Deps{
+		Service:        of(system.PublishService),
+		Endpoints:      s.endpoints.Publish,
+		Authentication: of(system.PublishAuthentication),
+		TokenTracking:  of(system.TrackTokens),
+		DriverName:     system.LocalDriver(),
+	}
+	if out.DriverName != "" {
+		out.Driver = of(system.PublishLocalDriver)
+	}
+	return out, nil
 }
 
 // named makes a runner of a function.

@@ -41,10 +41,33 @@ func ensureLocalStorage(ctx context.Context, client kubernetes.Interface) error 
 	if _, err = classes.Create(ctx, class, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make storage class %s: %w", class.Name, err)
 	}
-	if _, err = drivers.Create(ctx, localDriver(), metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	return createLocalDriver(ctx, client)
+}
+
+func createLocalDriver(ctx context.Context, client kubernetes.Interface) error {
+	_, err := client.StorageV1().CSIDrivers().Create(ctx, localDriver(), metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("make CSIDriver %s: %w", locality.Driver, err)
 	}
 	return nil
+}
+
+// LocalDriver is the name of the storage driver that ships with Shoal, "" where it is off.
+func (s System) LocalDriver() string {
+	if !s.LocalStorage {
+		return ""
+	}
+	return locality.Driver
+}
+
+// PublishLocalDriver makes the CSIDriver of the storage driver that ships with Shoal, if it
+// is missing. Without it volumes wait to be attached, which nobody does.
+func (s System) PublishLocalDriver(ctx context.Context, client kubernetes.Interface) error {
+	_, err := client.StorageV1().CSIDrivers().Get(ctx, locality.Driver, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return createLocalDriver(ctx, client)
+	}
+	return err
 }
 
 func localClass() *storagev1.StorageClass {

@@ -132,6 +132,16 @@ func (s System) PublishAuthentication(ctx context.Context, client kubernetes.Int
 	return ensureAuthenticationConfig(ctx, client, s)
 }
 
+// PublishService makes the API's own Service, if somebody has deleted it.
+func (s System) PublishService(ctx context.Context, client kubernetes.Interface) error {
+	return ensureService(ctx, client, s)
+}
+
+// TrackTokens says since when the use of tokens in Secrets is recorded, if nothing does.
+func (s System) TrackTokens(ctx context.Context, client kubernetes.Interface) error {
+	return ensureTokenTracking(ctx, client, time.Now())
+}
+
 // ensureAuthenticationConfig publishes how aggregated API servers authenticate
 // requests that this server sends on.
 func ensureAuthenticationConfig(ctx context.Context, client kubernetes.Interface, s System) error {
