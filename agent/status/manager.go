@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -256,7 +257,7 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 				out.pod = got
 			}
 			m.failed, pause = false, 100*time.Millisecond
-		case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || errors.Is(err, errReplaced):
+		case apierrors.IsNotFound(err) || apierrors.IsConflict(err) || isReplaced(err):
 			out.sent = version // gone, or another pod of that name: nothing to tell
 			// A static pod's mirror, which has another UID, may come again.
 			out.gone = base.UID == uid && !apierrors.IsConflict(err)
@@ -280,6 +281,21 @@ func (m *Manager) send(uid types.UID, out *outgoing) {
 }
 
 var errReplaced = errors.New("the pod was replaced")
+
+// isReplaced tells whether the API has another pod of that name: it does not let a patch,
+// which has the UID of the one before, change that.
+func isReplaced(err error) bool {
+	if errors.Is(err, errReplaced) {
+		return true
+	}
+	var refused apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &refused) || refused.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(refused.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Field == "metadata.uid"
+	})
+}
 
 // patch sends the difference between two statuses.
 func (m *Manager) patch(base *corev1.Pod, want corev1.PodStatus) (*corev1.Pod, error) {

@@ -3,15 +3,19 @@ package status
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/shoal-project/shoal/agent/record"
 )
@@ -103,6 +107,48 @@ func TestReplacedContainer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// taken has another pod of the name, as the API answers then.
+type taken struct{ asked int }
+
+func (a *taken) PatchStatus(_ context.Context, _, name string, patch []byte) (*corev1.Pod, error) {
+	a.asked++
+	var p corev1.Pod
+	if err := json.Unmarshal(patch, &p); err != nil {
+		return nil, err
+	}
+	return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, name, field.ErrorList{
+		field.Invalid(field.NewPath("metadata", "uid"), p.UID, "field is immutable")})
+}
+
+func (a *taken) Delete(context.Context, string, string, types.UID) error {
+	return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("another UID"))
+}
+
+// A pod that was deleted by force ends here, though its name is another's before its last
+// status is told: so it is when a StatefulSet makes it anew.
+func TestNameIsAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &taken{}
+		m := &Manager{API: a, Facts: func(*corev1.Pod) Facts { return facts() },
+			Mirror: func(*corev1.Pod) (*corev1.Pod, bool) { return nil, false },
+			Log:    slog.New(slog.DiscardHandler)}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		m.Start(ctx)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "1"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}}}
+		m.Report(p, &record.Pod{Admitted: now}, &record.Observed{})
+		if err := m.Finish(ctx, p); err != nil {
+			t.Errorf("the pod does not end: %v", err)
+		}
+		cancel()
+		m.Wait()
+		if a.asked != 1 {
+			t.Errorf("its status was sent %d times", a.asked)
+		}
+	})
 }
 
 // A pod of a manifest takes nothing over from the mirror of an earlier one of its name,
