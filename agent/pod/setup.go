@@ -90,7 +90,11 @@ func (w *worker) release(ctx context.Context, s *Setting) func() {
 
 // finish deletes the API object. The source tells when it is gone.
 func (w *worker) finish(ctx context.Context, p *corev1.Pod) func() {
-	if err := w.m.Reporter.Finish(ctx, p); err != nil {
+	err := w.m.Reporter.Finish(ctx, p)
+	if ctx.Err() != nil {
+		return nil // its source does not have it any more, or the agent ends
+	}
+	if err != nil {
 		return func() { w.retryLater(w.m.ctx, "delete the pod", err) }
 	}
 	return func() { w.remove() }

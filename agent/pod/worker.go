@@ -104,6 +104,9 @@ func (w *worker) remove() {
 	w.move(disowned)
 	// Also if its source has it again before anybody looks: it begins anew.
 	w.post(func() {
+		if j := w.busy[""]; j != nil && j.kind == Finish {
+			j.cancel() // nobody is left who could be told
+		}
 		if p := w.desired(); p != nil {
 			w.stopping(p, true, time.Now())
 		}

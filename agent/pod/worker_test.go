@@ -204,6 +204,43 @@ func TestLifeOfAPod(t *testing.T) { // POD-1: init containers, restart, deletion
 	})
 }
 
+// untold is a reporter whose API takes no status of a pod.
+type untold struct{ *edges }
+
+func (untold) Finish(ctx context.Context, _ *corev1.Pod) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// A pod whose end cannot be told stays until its source does not have it any more. Its name
+// may be another's then, whose status the API would not let this node write for ever.
+func TestEndCannotBeTold(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := startWith(t, dir, f, e, untold{e})
+		defer stop()
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		m.Update(p, SourceAPI)
+		expect(t, f, "a#0=run")
+		q := p.DeepCopy()
+		now := metav1.Now()
+		q.DeletionTimestamp, q.DeletionGracePeriodSeconds = &now, new(int64(1))
+		m.Update(q, SourceAPI)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(e.records) != 1 {
+			t.Fatalf("%d records while the API has the pod", len(e.records))
+		}
+		m.Remove(p.UID)
+		time.Sleep(time.Minute)
+		expect(t, f, "")
+		if len(e.records) != 0 {
+			t.Errorf("%d records of a pod that nobody has", len(e.records))
+		}
+	})
+}
+
 // A container that goes on to fail waits for the longest pause each time: two of them are no
 // long run without a failure, after which the pauses begin anew.
 func TestBackoffStaysAtItsCap(t *testing.T) {
