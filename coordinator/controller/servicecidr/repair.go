@@ -25,6 +25,9 @@ const (
 	// requestTime is how long an IPAddress may be without its Service: it is made
 	// before it, and deleted after it.
 	requestTime = 60 * time.Second
+	// commitTime is how long a Service may be without the IPAddress of an address: that
+	// is deleted just before the Service is written without it.
+	commitTime = 5 * time.Second
 )
 
 // repairs keeps one IPAddress for each cluster IP; its keys are addresses. It
@@ -36,9 +39,15 @@ type repairs struct {
 	cidrs     networkinglisters.ServiceCIDRLister
 	addresses networkinglisters.IPAddressLister
 	events    record.EventRecorder
-	// orphans are the addresses without a Service, by when they were seen so. The
-	// loop has one worker.
-	orphans map[string]time.Time
+	// unmatched are the addresses that a Service or an IPAddress alone has. The loop has
+	// one worker.
+	unmatched map[string]unmatched
+}
+
+// unmatched is an address that something has been missing of since it was seen so.
+type unmatched struct {
+	what  repair
+	since time.Time
 }
 
 // NewRepair builds the controller of IPAddresses.
@@ -57,7 +66,7 @@ func NewRepair(env controller.Env) (*controller.Loop, error) {
 	loop.Reconciler = &repairs{
 		client: env.Client, services: services.GetIndexer(), cidrs: n.ServiceCIDRs().Lister(),
 		addresses: n.IPAddresses().Lister(),
-		events:    env.Recorder("ipallocator-repair-controller"), orphans: map[string]time.Time{},
+		events:    env.Recorder("ipallocator-repair-controller"), unmatched: map[string]unmatched{},
 	}
 	controller.Watch(loop, services, func(old, s *corev1.Service) {
 		for _, one := range []*corev1.Service{old, s} {
@@ -100,18 +109,18 @@ func (r *repairs) Reconcile(ctx context.Context, ip string) (time.Duration, erro
 		return 0, err
 	}
 	owner, what := check(a, holders)
-	if what != orphan {
-		delete(r.orphans, ip)
-	}
 	for _, s := range holders {
 		if s != owner {
 			r.events.Eventf(s, corev1.EventTypeWarning, "ClusterIPAlreadyAllocated",
 				"Cluster IP [%v]:%s was assigned to multiple services; please recreate service", family(ip), ip)
 		}
 	}
+	if left := r.waits(ip, what, time.Now()); left > 0 {
+		return left, nil
+	}
 	switch what {
 	case orphan:
-		return r.dropOrphan(ctx, a, time.Now())
+		return 0, r.dropOrphan(ctx, a)
 	case missing:
 		return 0, r.add(ctx, ip, owner)
 	case wrong:
@@ -125,6 +134,26 @@ func (r *repairs) Reconcile(ctx context.Context, ip string) (time.Duration, erro
 		return 0, err
 	}
 	return 0, nil
+}
+
+// waits is how long an address is still left as it is, because somebody may be about to
+// write what is missing.
+func (r *repairs) waits(ip string, what repair, now time.Time) time.Duration {
+	patience := map[repair]time.Duration{orphan: requestTime, missing: commitTime}[what]
+	if patience == 0 {
+		delete(r.unmatched, ip)
+		return 0
+	}
+	seen := r.unmatched[ip]
+	if seen.what != what {
+		seen = unmatched{what, now}
+		r.unmatched[ip] = seen
+	}
+	left := seen.since.Add(patience).Sub(now)
+	if left <= 0 {
+		delete(r.unmatched, ip)
+	}
+	return left
 }
 
 // holders are the Services that have an address, the oldest first.
@@ -174,17 +203,8 @@ func (r *repairs) add(ctx context.Context, ip string, s *corev1.Service) error {
 	return nil
 }
 
-// dropOrphan deletes the IPAddress of a Service that has been missing for longer
-// than a request takes.
-func (r *repairs) dropOrphan(ctx context.Context, a *networkingv1.IPAddress, now time.Time) (time.Duration, error) {
-	since, known := r.orphans[a.Name]
-	if !known {
-		since = now
-		r.orphans[a.Name] = now
-	}
-	if left := since.Add(requestTime).Sub(now); left > 0 {
-		return left, nil
-	}
+// dropOrphan deletes the IPAddress of a Service that is not there.
+func (r *repairs) dropOrphan(ctx context.Context, a *networkingv1.IPAddress) error {
 	if ref := a.Spec.ParentRef; ofService(a) {
 		r.events.Eventf(a, corev1.EventTypeWarning, "IPAddressNotAllocated",
 			"IPAddress: %s for Service %s/%s appears to have leaked: cleaning up", a.Name, ref.Namespace, ref.Name)
@@ -192,8 +212,7 @@ func (r *repairs) dropOrphan(ctx context.Context, a *networkingv1.IPAddress, now
 		r.events.Eventf(a, corev1.EventTypeWarning, "IPAddressNotAllocated",
 			"IPAddress %s appears to have been modified, not referencing a Service %v: cleaning up", a.Name, ref)
 	}
-	delete(r.orphans, a.Name)
-	return 0, r.drop(ctx, a)
+	return r.drop(ctx, a)
 }
 
 // drop deletes an IPAddress as it was seen, not one of its name that came later.
