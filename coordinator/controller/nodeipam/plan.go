@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -28,7 +29,14 @@ type blocks struct {
 type holder struct {
 	uid   types.UID
 	holds []netip.Prefix
+	// left is when the Node was deleted, zero: it is there.
+	left time.Time
 }
+
+// comeback is for how long a block waits for a Node that was deleted: an agent that still
+// runs makes its Node again, and its pods run on with their addresses. Without it they are
+// deleted after 40 seconds.
+const comeback = time.Minute
 
 func newBlocks(cluster netip.Prefix, bits int) *blocks {
 	return &blocks{cluster: cluster.Masked(), bits: bits, taken: map[uint32]int{}, holders: map[string]holder{}}
@@ -59,14 +67,15 @@ func (b *blocks) touched(p netip.Prefix) (first, last uint32) {
 
 // hold notes what a node holds, in place of what it held before.
 func (b *blocks) hold(node string, uid types.UID, holds []netip.Prefix) {
-	if have, ok := b.holders[node]; ok && have.uid == uid && slices.Equal(have.holds, holds) {
+	have, ok := b.holders[node]
+	if ok && have.uid == uid && have.left.IsZero() && slices.Equal(have.holds, holds) {
 		return
 	}
 	b.free(node)
 	if len(holds) == 0 {
 		return
 	}
-	b.holders[node] = holder{uid, holds}
+	b.holders[node] = holder{uid: uid, holds: holds}
 	b.count(holds, 1)
 }
 
@@ -95,6 +104,63 @@ func (b *blocks) freeOf(node string, uid types.UID) {
 	}
 }
 
+// leave keeps what a node that was deleted has held for one of its name, for comeback at
+// most, if it is still the one with that UID.
+func (b *blocks) leave(node string, uid types.UID, now time.Time) {
+	if have, ok := b.holders[node]; ok && have.uid == uid {
+		have.left = now
+		b.holders[node] = have
+	}
+}
+
+// expire forgets what a node that was deleted has held, once comeback is over; it returns
+// how long that is.
+func (b *blocks) expire(node string, now time.Time) time.Duration {
+	have, ok := b.holders[node]
+	if !ok {
+		return 0
+	}
+	left := have.left.Add(comeback).Sub(now)
+	if left > 0 {
+		return left
+	}
+	b.free(node)
+	return 0
+}
+
+// returned has a node hold the block again that one of its name has left, and tells
+// whether there is one.
+func (b *blocks) returned(node string, uid types.UID) (netip.Prefix, bool) {
+	have, ok := b.holders[node]
+	if !ok || have.left.IsZero() || have.uid == uid || !b.sound() {
+		return netip.Prefix{}, false
+	}
+	for _, p := range have.holds {
+		if p.Bits() == b.bits && p.Overlaps(b.cluster) && b.taken[b.number(p.Addr())] == 1 {
+			b.hold(node, uid, []netip.Prefix{p})
+			return p, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// evict frees a block that waits for a node, the one that has waited longest, and tells
+// whether there was one.
+func (b *blocks) evict() bool {
+	longest, since := "", time.Time{}
+	for node, have := range b.holders {
+		waits := !have.left.IsZero() && slices.ContainsFunc(have.holds, b.cluster.Overlaps)
+		if waits && (longest == "" || have.left.Before(since)) {
+			longest, since = node, have.left
+		}
+	}
+	if longest == "" {
+		return false
+	}
+	b.free(longest)
+	return true
+}
+
 // free forgets what a node holds.
 func (b *blocks) free(node string) {
 	if have, ok := b.holders[node]; ok {
@@ -103,9 +169,9 @@ func (b *blocks) free(node string) {
 	}
 }
 
-// give returns the block that the node holds, else the lowest that is free,
-// which it holds from now on. It fails when the range is full, and when it has
-// no blocks of that size.
+// give returns the block that the node holds, else the one that a deleted node of its name
+// has left, else the lowest that is free, which it holds from now on. It fails when the
+// range is full, and when it has no blocks of that size.
 func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 	var holds []netip.Prefix
 	if have, ok := b.holders[node]; ok && have.uid == uid {
@@ -117,8 +183,14 @@ func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 	if !b.sound() {
 		return netip.Prefix{}, fmt.Errorf("%s has no blocks of /%d, or too many", b.cluster, b.bits)
 	}
+	if block, ok := b.returned(node, uid); ok {
+		return block, nil
+	}
 	for b.taken[b.low] > 0 {
 		if b.low == b.last() {
+			if b.evict() {
+				continue
+			}
 			return netip.Prefix{}, fmt.Errorf("%s has no free /%d left", b.cluster, b.bits)
 		}
 		b.low++
@@ -128,10 +200,10 @@ func (b *blocks) give(node string, uid types.UID) (netip.Prefix, error) {
 	return block, nil
 }
 
-// gave tells whether the node holds a block of the range.
+// gave tells whether the node holds a block of the range, or left one there.
 func (b *blocks) gave(node string, uid types.UID) bool {
 	have, ok := b.holders[node]
-	return ok && have.uid == uid && slices.ContainsFunc(have.holds, b.cluster.Overlaps)
+	return ok && (have.uid == uid || !have.left.IsZero()) && slices.ContainsFunc(have.holds, b.cluster.Overlaps)
 }
 
 // number is that of the block which an address of the range is in: the address's

@@ -54,6 +54,9 @@ func New(env controller.Env, cluster []Range, told gossip.Ranges) (*controller.L
 		if r.note(old, node) {
 			loop.Add(node.Name)
 		}
+		if node == nil {
+			loop.AddAfter(old.Name, comeback)
+		}
 	})
 	return loop, nil
 }
@@ -64,7 +67,9 @@ func (r *reconciler) note(old, node *corev1.Node) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if old != nil && (node == nil || old.UID != node.UID) {
-		r.freeOf(old.Name, old.UID)
+		for _, b := range r.blocks {
+			b.leave(old.Name, old.UID, time.Now())
+		}
 	}
 	if node == nil {
 		return false
@@ -107,6 +112,17 @@ func (r *reconciler) absent(node *corev1.Node) (out [][]*blocks) {
 	return out
 }
 
+// expire forgets what a node that is gone has held, once it has not come back; it returns
+// how long that is.
+func (r *reconciler) expire(node string) (left time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, b := range r.blocks {
+		left = max(left, b.expire(node, time.Now()))
+	}
+	return left
+}
+
 // freeOf forgets what a node holds if it is still the one with that UID; the lock
 // is held.
 func (r *reconciler) freeOf(node string, uid types.UID) {
@@ -129,12 +145,7 @@ func held(node *corev1.Node) []netip.Prefix {
 func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, error) {
 	node, err := r.nodes.Get(key)
 	if apierrors.IsNotFound(err) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, b := range r.blocks {
-			b.free(key)
-		}
-		return 0, nil
+		return r.expire(key), nil
 	} else if err != nil {
 		return 0, err
 	}
