@@ -73,10 +73,13 @@ func (r *reconciler) sliceChanged(old, slice *discoveryv1.EndpointSlice) {
 		if r.library.ManagedByController(old) && r.tracker.Has(old) && !r.tracker.HandleDeletion(old) {
 			r.wake(old)
 		}
-	case old != nil && old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]:
+	case old != nil && (r.library.ManagedByChanged(old, slice) ||
+		old.Labels[discoveryv1.LabelServiceName] != slice.Labels[discoveryv1.LabelServiceName]):
+		if r.library.ManagedByController(old) {
+			// The Service has lost it. The tracker would wait for ever until it is seen again.
+			r.tracker.HandleDeletion(old)
+		}
 		r.wake(old)
-		r.wake(slice)
-	case old != nil && r.library.ManagedByChanged(old, slice):
 		r.wake(slice)
 	case r.library.ManagedByController(slice) && r.tracker.ShouldSync(slice):
 		r.wake(slice)
