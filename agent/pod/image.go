@@ -89,10 +89,7 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 	}
 	logins, loginErr := credentials(ctx, m.Objects, f.Pod, image)
 	policy := pullPolicy(f.Container)
-	if st.Image != nil && policy != corev1.PullAlways && !m.mustPull(image, st.Image, logins) {
-		f.Image = st.Image
-		m.event(f, corev1.EventTypeNormal, "Pulled",
-			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
+	if policy != corev1.PullAlways && m.usePresent(f, st.Image, logins) {
 		return nil
 	}
 	if policy == corev1.PullNever { // as if it were not there, also when the pod may not use it
@@ -104,11 +101,29 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 	if loginErr != nil {
 		return m.pullFailed(f, loginErr)
 	}
-	logins, loginErr = m.withNode(ctx, logins, image)
+	all, loginErr := m.withNode(ctx, logins, image)
 	if loginErr != nil && ctx.Err() == nil {
 		m.Log.Warn("some of the node's registry logins are missing", "image", image, "err", loginErr)
 	}
-	return m.pullImage(ctx, f, spec, logins)
+	why := m.pullImage(ctx, f, spec, all)
+	if why != nil && policy != corev1.PullAlways { // an import may have brought it while the pull was tried
+		if st, err = m.Images.ImageStatus(ctx, spec, false); err == nil && m.usePresent(f, st.Image, logins) {
+			return nil
+		}
+	}
+	return why
+}
+
+// usePresent sets f.Image to an image that is there, if it is and the pod may use it without a pull.
+func (m *Manager) usePresent(f *launch.Facts, there *criv1.Image, logins []credential) bool {
+	image := f.Container.Image
+	if there == nil || m.mustPull(image, there, logins) {
+		return false
+	}
+	f.Image = there
+	m.event(f, corev1.EventTypeNormal, "Pulled",
+		fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", image))
+	return true
 }
 
 func (m *Manager) mustPull(image string, there *criv1.Image, logins []credential) bool {

@@ -567,6 +567,32 @@ func TestImageComes(t *testing.T) {
 	}
 }
 
+// TestImageComesDuringPull: an image that an import brings while a pull of it is tried is used
+// once the pull has failed, without the pause after failures.
+func TestImageComesDuringPull(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		f.slow["pull"] = time.Minute
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = "far/away:1", corev1.PullIfNotPresent
+		m.Update(p, SourceAPI)
+		time.Sleep(30 * time.Second)
+		f.mu.Lock()
+		f.images["far/away:1"] = true
+		f.mu.Unlock()
+		m.RetryImages()
+		time.Sleep(31 * time.Second)
+		synctest.Wait()
+		expect(t, f, "a#0=run")
+		if e.count("a:BackOff") != 0 {
+			t.Errorf("events: %v", e.events)
+		}
+	})
+}
+
 // A pod whose processes are all gone (a reboot) starts again in a new sandbox.
 func TestSandboxLost(t *testing.T) {
 	dir := t.TempDir()
