@@ -24,7 +24,9 @@ type view struct {
 	pods []*corev1.Pod
 	// freed are pods whose finalizer is off already, though the cache shows it.
 	freed map[types.UID]bool
-	now   time.Time
+	// failures are those in a row, also of pods that are gone.
+	failures failure
+	now      time.Time
 }
 
 // tally is the view counted.
@@ -293,7 +295,7 @@ func (v *view) plan(t *tally) todo {
 		return todo{}
 	}
 	if !perIndex(j) {
-		if wait := backoff(recentFailures(v.pods, j), v.now); wait > 0 {
+		if wait := backoff(v.failures, v.now); wait > 0 {
 			return todo{after: wait}
 		}
 	}
@@ -380,32 +382,6 @@ func rank(p *corev1.Pod) int {
 		return 1
 	}
 	return 0
-}
-
-// failure is how often pods failed in a row, and when last.
-type failure struct {
-	times int
-	last  time.Time
-}
-
-// recentFailures counts the failed pods that ended after the last success.
-func recentFailures(pods []*corev1.Pod, j *batchv1.Job) failure {
-	var success time.Time
-	for _, p := range pods {
-		if p.Status.Phase == corev1.PodSucceeded && finishedAt(p).After(success) {
-			success = finishedAt(p)
-		}
-	}
-	var f failure
-	for _, p := range pods {
-		if at := finishedAt(p); podFailed(p, j) && at.After(success) {
-			f.times++
-			if at.After(f.last) {
-				f.last = at
-			}
-		}
-	}
-	return f
 }
 
 // backoff is the time left until the next pod may start: 10 s after the first

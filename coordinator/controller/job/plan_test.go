@@ -91,6 +91,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := &view{job: tt.job, pods: tt.pods, now: now}
+			v.failures = new(streak).follow(v)
 			do := v.plan(v.tally())
 			if do.create != tt.create || len(do.del) != tt.del || do.after != tt.after {
 				t.Errorf("create %d, delete %d, after %v", do.create, len(do.del), do.after)

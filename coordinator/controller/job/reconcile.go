@@ -46,6 +46,8 @@ type reconciler struct {
 	mu sync.Mutex
 	// freed are pods whose finalizer we took off, until the cache shows it.
 	freed map[string]map[types.UID]bool
+	// streaks are the Jobs' failures in a row.
+	streaks map[string]*streak
 }
 
 // New builds the Job controller.
@@ -58,7 +60,7 @@ func New(env controller.Env) (*controller.Loop, error) {
 		client: env.Client, events: env.Recorder("job-controller"),
 		jobs: jobs.Lister(), pods: pods.Lister(), podsIx: pods.Informer().GetIndexer(),
 		expect: controller.NewExpectations(), writes: controller.NewWrites(), loop: controller.New("job", 5, env.Log),
-		freed: map[string]map[types.UID]bool{},
+		freed: map[string]map[types.UID]bool{}, streaks: map[string]*streak{},
 	}
 	r.loop.Reconciler = r
 	controller.Watch(r.loop, jobs.Informer(), r.jobChanged)
@@ -130,6 +132,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		return 0, err
 	}
 	v := &view{job: job, pods: pods, freed: r.stillFreed(key, pods), now: time.Now()}
+	v.failures = r.streak(key).follow(v)
 	met, wait := r.expect.Met(key, controller.ShownPods(r.podsIx, job.UID), v.now)
 	after, err := r.sync(ctx, key, shared, v, met)
 	if wait > 0 && (after == 0 || wait < after) {
@@ -432,12 +435,23 @@ func (r *reconciler) stillFreed(key string, pods []*corev1.Pod) map[types.UID]bo
 	return out
 }
 
+// streak is that of one Job: only its own reconciler, one at a time, uses it.
+func (r *reconciler) streak(key string) *streak {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.streaks[key] == nil {
+		r.streaks[key] = &streak{}
+	}
+	return r.streaks[key]
+}
+
 func (r *reconciler) forget(key string) {
 	r.expect.Forget(key)
 	r.writes.Forget(key)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.freed, key)
+	delete(r.streaks, key)
 }
 
 // freeStray takes the finalizer off a pod that no Job counts any more.
