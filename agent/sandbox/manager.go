@@ -79,7 +79,10 @@ func alive(s *Sandbox) bool {
 	if lost(s) != "" {
 		return false
 	}
-	_, err := os.Stat(s.ResolvConf())
+	if s.options().GetIpc() != criv1.NamespaceMode_NODE {
+		return true
+	}
+	_, err := os.Stat(s.ResolvConf()) // else nothing tells that the machine was started anew
 	return err == nil
 }
 
