@@ -169,7 +169,11 @@ func (p *Publisher) writeSlices(
 		byName[stored[i].Name] = &stored[i]
 	}
 	for _, want := range wanted {
-		if err := p.writeSlice(ctx, byName[want.Name], want); err != nil {
+		have, err := p.sliceOf(ctx, byName, want.Name)
+		if err == nil {
+			err = p.writeSlice(ctx, have, want)
+		}
+		if err != nil {
 			return fmt.Errorf("make endpoint slice %s: %w", want.Name, err)
 		}
 	}
@@ -181,6 +185,20 @@ func (p *Publisher) writeSlices(
 		}
 	}
 	return nil
+}
+
+// sliceOf is the slice with a name, nil for none: one that somebody took the Service's label
+// from is not listed with the others.
+func (p *Publisher) sliceOf(ctx context.Context, listed map[string]*discoveryv1.EndpointSlice,
+	name string) (*discoveryv1.EndpointSlice, error) {
+	if have := listed[name]; have != nil {
+		return have, nil
+	}
+	have, err := p.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return have, err
 }
 
 func (p *Publisher) writeSlice(ctx context.Context, have, want *discoveryv1.EndpointSlice) (err error) {
@@ -195,8 +213,10 @@ func (p *Publisher) writeSlice(ctx context.Context, have, want *discoveryv1.Endp
 	case have == nil:
 		_, err = client.Create(ctx, want, metav1.CreateOptions{})
 	case !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints),
-		!equality.Semantic.DeepEqual(have.Ports, want.Ports):
+		!equality.Semantic.DeepEqual(have.Ports, want.Ports),
+		have.Labels[discoveryv1.LabelServiceName] != service:
 		have.Endpoints, have.Ports = want.Endpoints, want.Ports
+		metav1.SetMetaDataLabel(&have.ObjectMeta, discoveryv1.LabelServiceName, service)
 		_, err = client.Update(ctx, have, metav1.UpdateOptions{})
 	}
 	return err

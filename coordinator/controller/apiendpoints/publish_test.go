@@ -207,3 +207,33 @@ func TestTriesAgain(t *testing.T) {
 		c.stop()
 	})
 }
+
+// A slice that somebody took the Service's label from, which nobody finds then, gets it back.
+func TestLabelIsLost(t *testing.T) {
+	client := fake.NewClientset()
+	p := &Publisher{
+		Client: client,
+		Leases: seat{set: &set{names: map[string]bool{}}, dead: make(chan struct{})},
+		Server: netip.MustParseAddrPort("192.0.2.1:6443"),
+		Log:    slog.New(slog.DiscardHandler),
+	}
+	if err := p.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := client.DiscoveryV1().EndpointSlices("default")
+	s, err := all.Get(t.Context(), service, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Labels = map[string]string{"theirs": "stays"}
+	if _, err := all.Update(t.Context(), s, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s, err = all.Get(t.Context(), service, metav1.GetOptions{})
+	if err != nil || s.Labels["kubernetes.io/service-name"] != service || s.Labels["theirs"] != "stays" {
+		t.Errorf("labels %v, %v", s.Labels, err)
+	}
+}
