@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,7 +126,8 @@ echo end; exit 7`)
 	config.Annotations = map[string]string{logs.AnnotationMax: fmt.Sprint(100_000)}
 	file := filepath.Join(pod.LogDirectory, config.LogPath)
 	rotator := &logs.Rotator{Dir: at, MaxBytes: 100_000, MaxFiles: 3, Bounded: true, Log: g.cfg.Log,
-		Logs: func() []logs.Written { return []logs.Written{{Path: file, Bounded: true}} }}
+		Logs:   func() []logs.Written { return []logs.Written{{Path: file, Bounded: true}} },
+		Reopen: func(context.Context, string) error { return errors.New("its container has not started") }}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- rotator.Run(ctx) }()
