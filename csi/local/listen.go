@@ -30,11 +30,15 @@ func (d *Driver) listenAgain(ctx context.Context, l net.Listener, serve func(net
 	defer events.Close()
 	for {
 		_ = events.Remove(filepath.Dir(socket)) // it may be another directory by now
-		err := events.Add(filepath.Dir(socket))
-		if err == nil && !absent(socket) {
-			if err = await(ctx, events, socket); err != nil {
-				return
-			}
+		var look <-chan time.Time
+		if events.Add(filepath.Dir(socket)) != nil { // the kernel gives no more watches
+			look = time.After(listenRetry)
+		}
+		if await(ctx, events, look, socket) != nil {
+			return
+		}
+		if !absent(socket) {
+			continue
 		}
 		again, err := Listen(socket)
 		if err != nil {
@@ -55,12 +59,14 @@ func (d *Driver) listenAgain(ctx context.Context, l net.Listener, serve func(net
 	}
 }
 
-// await returns when the socket is gone, or an error at the end of ctx.
-func await(ctx context.Context, events *fsnotify.Watcher, socket string) error {
+// await returns when the socket is gone or look has something, or an error at the end of ctx.
+func await(ctx context.Context, events *fsnotify.Watcher, look <-chan time.Time, socket string) error {
 	for !absent(socket) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
+		case <-look:
+			return nil
 		case <-events.Errors:
 		case <-events.Events:
 		}
