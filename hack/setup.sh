@@ -14,6 +14,7 @@ want curl curl
 want pgrep procps
 want nsenter util-linux
 want busybox busybox-static # for tests
+want iptables-nft iptables # for tests of machines that have a firewall
 want dbus-daemon dbus-daemon # for upstream's suite of nodes
 want gcc "gcc libc6-dev" # for the tests' race detector
 want mkfs.ext4 e2fsprogs # for volumes

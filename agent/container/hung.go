@@ -45,9 +45,6 @@ func (m *Manager) endHungMonitor(id string) {
 	if c.State != Running {
 		return
 	}
-	if first, err := sameProcess(c.PID, c.PIDStart); first || err != nil {
-		return
-	}
 	if monitor, err := sameProcess(c.Monitor, c.MonitorAt); !monitor || err != nil {
 		return
 	}

@@ -22,6 +22,11 @@ func TestCopiedMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // when neither machine is there to make it again
+		if out, err := cluster.Kubectl("", "delete", "node", first.Name, "--ignore-not-found"); err != nil {
+			t.Error(err, out)
+		}
+	})
 	stop := func(a *harness.Agent) {
 		t.Cleanup(func() {
 			if err := a.Stop(); err != nil {
