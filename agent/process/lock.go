@@ -22,6 +22,10 @@ func (e *InUse) Error() string { return "in use by process " + e.PID }
 // syncs a file when it is killed ends when the disk is done.
 const lastBreath = 30 * time.Second
 
+// childTime bounds how long is waited for a child that a holder was starting when it was
+// killed: it has the holder's descriptors until it runs its program.
+const childTime = 5 * time.Second
+
 // Lock makes the directory if need be and takes it for this process, until the
 // file is closed or the process ends, however it ends. The file "lock" in it
 // tells who holds it.
@@ -59,6 +63,7 @@ func LockUnwritable(dir string) (*os.File, error) {
 
 func take(f *os.File) error {
 	waited := false
+	var until time.Time
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -71,13 +76,27 @@ func take(f *os.File) error {
 		n, _ := f.ReadAt(text, 0)
 		holder := &InUse{PID: strings.TrimSpace(string(text[:n]))}
 		pid, err := strconv.Atoi(holder.PID)
-		if err != nil || waited || !dying(pid) {
+		switch {
+		case err != nil:
 			return holder
+		case waited || gone(pid):
+			if until.IsZero() {
+				until = time.Now().Add(childTime)
+			}
+			if time.Now().After(until) {
+				return holder
+			}
+			time.Sleep(5 * time.Millisecond) // nothing tells of it
+		case !dying(pid):
+			return holder
+		default:
+			waited = true
+			awaitEnd(pid)
 		}
-		waited = true
-		awaitEnd(pid)
 	}
 }
+
+func gone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
 // dying tells whether the process was killed and has not ended yet.
 func dying(pid int) bool {

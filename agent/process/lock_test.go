@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
@@ -93,4 +94,30 @@ func TestLock(t *testing.T) {
 	if text, err := os.ReadFile(f.Name()); err != nil || string(text) != strconv.Itoa(os.Getpid())+"\n" {
 		t.Errorf("the lock names %q, %v", text, err)
 	}
+}
+
+// TestLockOfChild: whoever was killed while it started a program leaves the lock to that for a
+// moment.
+func TestLockOfChild(t *testing.T) {
+	dir := t.TempDir()
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	child, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := child.WriteString(strconv.Itoa(ended.Process.Pid) + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(int(child.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { child.Close() })
+	f, err := Lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
 }
