@@ -486,7 +486,7 @@ func (r *rig) agent(what string) {
 		r.close()
 	}
 	if what == "is-hasty" {
-		r.cfg.startWait = time.Second
+		r.cfg.startWait, r.cfg.hungWait = time.Second, 0
 	}
 	if what == "is-impatient" {
 		r.cfg.hungWait = time.Millisecond
