@@ -14,6 +14,25 @@ import (
 	"github.com/shoal-project/shoal/agent/config"
 )
 
+func TestSecondAgent(t *testing.T) {
+	c := config.Default()
+	c.DataDir = t.TempDir()
+	l, err := lockData(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockData(&c); err == nil || !strings.Contains(err.Error(), "in use by another agent") {
+		t.Errorf("second lock: %v", err)
+	}
+	l.Close()
+	l, err = lockData(&c)
+	if err != nil {
+		t.Errorf("after the first ended: %v", err)
+	} else {
+		l.Close()
+	}
+}
+
 // What runs on a node can be ended when its disk is read-only, but only by one at a time.
 func TestLockOnReadOnlyDisk(t *testing.T) {
 	if os.Geteuid() != 0 {

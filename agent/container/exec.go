@@ -174,7 +174,8 @@ func (m *Manager) exec(ctx context.Context, e execution) (int, error) {
 		return 0, fmt.Errorf("failed to exec in container: %w", err)
 	}
 	if !exists(e.pidFile()) {
-		return 0, fmt.Errorf("failed to exec in container: %s ended before it ran the command: %w", e.rt.Path, err)
+		return 0, fmt.Errorf("failed to exec in container: %s ended before it ran the command: %w",
+			e.rt.Installed(), err)
 	}
 	if st, ok := exit.Sys().(syscall.WaitStatus); ok && st.Signaled() {
 		return 128 + int(st.Signal()), nil

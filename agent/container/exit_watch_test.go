@@ -137,7 +137,7 @@ func TestNoDescriptors(t *testing.T) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &low); err != nil {
 		t.Fatal(err)
 	}
-	told := signal(&Container{PID: os.Getpid(), PIDStart: at}, 0)
+	told := signal(os.Getpid(), at, 0)
 	held, _ := unix.Dup(0)
 	same, asked := sameProcess(os.Getpid(), at)
 	unix.Close(held)

@@ -50,7 +50,7 @@ func (m *Manager) endHungMonitor(id string) {
 	}
 	m.cfg.Log.Warn("a container has ended, and its monitor (conmon) does not tell how: it is killed",
 		"container", id, "monitor", c.Monitor)
-	if err := unix.Kill(c.Monitor, unix.SIGKILL); err != nil {
+	if err := signal(c.Monitor, c.MonitorAt, unix.SIGKILL); err != nil {
 		m.cfg.Log.Warn("cannot kill a monitor", "container", id, "monitor", c.Monitor, "err", err)
 	}
 }

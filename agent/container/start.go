@@ -189,7 +189,7 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 	pid, err := m.readSync(c, syncR)
 	if err != nil && late.Load() {
 		return 0, fmt.Errorf("OCI runtime create failed: %s did not make the container within %s, and was killed",
-			rt.Path, m.startWait())
+			rt.Installed(), m.startWait())
 	}
 	if err != nil && waitErr != nil {
 		return 0, fmt.Errorf("%w (conmon: %w)", err, waitErr)

@@ -35,14 +35,14 @@ func (m *Manager) Stop(ctx context.Context, id string, grace time.Duration) erro
 		if err != nil {
 			return fmt.Errorf("stop container %q: %w", c.ID, err)
 		}
-		if err := signal(c, sig); err != nil {
+		if err := signal(c.PID, c.PIDStart, sig); err != nil {
 			return fmt.Errorf("stop container %q: %w", c.ID, err)
 		}
 		if gone, err := m.waitFor(ctx, s, grace); gone || err != nil {
 			return err
 		}
 	}
-	err = signal(c, unix.SIGKILL)
+	err = signal(c.PID, c.PIDStart, unix.SIGKILL)
 	if err == nil {
 		// The pod's group, or the container's in it, may be frozen.
 		err = m.cfg.Cgroups.Thaw(filepath.Dir(c.Cgroup))
@@ -58,9 +58,9 @@ func (m *Manager) Stop(ctx context.Context, id string, grace time.Duration) erro
 	return err
 }
 
-// signal sends to the container's first process, if it is still that one.
-func signal(c *Container, sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(c.PID, 0)
+// signal sends to a process, if it is still the one that began then.
+func signal(pid int, start uint64, sig unix.Signal) error {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		if errors.Is(err, unix.ESRCH) {
 			return nil
@@ -68,7 +68,7 @@ func signal(c *Container, sig unix.Signal) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if same, err := sameProcess(c.PID, c.PIDStart); !same || err != nil {
+	if same, err := sameProcess(pid, start); !same || err != nil {
 		return err
 	}
 	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {

@@ -34,10 +34,10 @@ func TestAlone(t *testing.T) {
 		least, most   time.Duration // how long it takes
 	}{
 		"no lease":       {renewed: -1},
-		"long gone":      {renewed: time.Hour},
-		"just gone":      {renewed: 5 * s, least: 11 * s, most: 20 * s},
+		"gone":           {renewed: time.Hour, least: 15 * s, most: 20 * s},
+		"wrong clock":    {renewed: 1000 * time.Hour, renews: 10 * s, want: ErrTwin, least: 2 * s, most: 13 * s},
 		"lives":          {renews: 10 * s, want: ErrTwin, least: 2 * s, most: 13 * s},
-		"nobody answers": {renewed: time.Hour, fails: time.Hour, least: 3600 * s, most: 3605 * s},
+		"nobody answers": {renewed: time.Hour, fails: time.Hour, least: 3615 * s, most: 3620 * s},
 		"never answers": {renewed: time.Hour, fails: 10 * time.Hour, want: context.DeadlineExceeded,
 			least: 7200 * s, most: 7210 * s},
 	} {
@@ -56,7 +56,7 @@ func TestAlone(t *testing.T) {
 						return true, nil, errors.New("connection refused")
 					}
 					if c.renews > 0 {
-						return true, lease(since % c.renews), nil
+						return true, lease(c.renewed + since%c.renews), nil
 					}
 					return false, nil, nil
 				})

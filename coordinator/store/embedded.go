@@ -28,8 +28,9 @@ func openEmbedded(cfg Config) (*Store, error) {
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	cfg.quota = cmp.Or(cfg.quota, quotaBytes)
 	e := &embedded{cfg: cfg, disk: newSpace(cfg.Dir, cfg.Log), lost: make(chan struct{})}
-	e.disk.quota, e.disk.inUse = cmp.Or(cfg.quota, quotaBytes), e.inUse
+	e.disk.quota, e.disk.inUse = cfg.quota, e.inUse
 	e.disk.reserve()
 	setLibraries()
 	if err := e.start(); err != nil {
@@ -69,7 +70,7 @@ func embedConfig(cfg Config, options ...zap.Option) (*embed.Config, error) {
 	c.Dir = cfg.Dir
 	c.ListenClientUrls, c.AdvertiseClientUrls = nil, nil // clients are in the process
 	c.SnapshotCount = snapshotEvery
-	c.QuotaBackendBytes, c.BackendBatchInterval = cmp.Or(cfg.quota, quotaBytes), databaseAfter
+	c.QuotaBackendBytes, c.BackendBatchInterval = cfg.quota, databaseAfter
 	c.MaxRequestBytes = 3 << 20
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(newLogCore(cfg.Log), options...))
 	if cfg.Peers != nil {
