@@ -389,7 +389,9 @@ func TestSourceFreezes(t *testing.T) {
 	if took := f.pullAll(t); took > time.Minute {
 		t.Errorf("the pull took %v", took)
 	}
-	if got := f.nodes["node01"].received.Load(); got < 4<<20 || f.sent.Load() > 9<<20 {
+	// What the registry has sent is counted as it goes to a socket, which may be closed before
+	// its last megabytes are read.
+	if got := f.nodes["node01"].received.Load(); got < 4<<20 || f.sent.Load() > 11<<20 {
 		t.Errorf("%d bytes came from the node, %d from the registry", got, f.sent.Load())
 	}
 }
