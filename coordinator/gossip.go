@@ -103,7 +103,9 @@ func (s parts) grantOf(name string, id *gossip.Identity, ca *pki.Authority, now 
 		now = last.Add(time.Millisecond) // grants tell milliseconds
 	}
 	if err := pki.WriteFile(file, []byte(now.UTC().Format(time.RFC3339Nano)+"\n"), 0o600); err != nil {
-		return nil, fmt.Errorf("gossip grant: %w", err)
+		// A full disk keeps no coordinator from starting.
+		s.log.Warn("when this coordinator's gossip grant was issued is not noted: if the clock is set back and it "+
+			"starts again, other members do not hear it before the old time has come", "err", err)
 	}
 	g := gossip.Grant{Role: gossip.RoleCoordinator, Key: id.PublicKey(), Issued: now, Expires: ca.Cert.NotAfter}
 	return g.Sign(name, ca.Key())

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"log/slog"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -40,5 +42,13 @@ func TestGrantsFollowEachOther(t *testing.T) {
 			t.Errorf("with the clock %v ahead it is of %v, the one before of %v; %v", ahead, g.Issued, last, err)
 		}
 		last = g.Issued
+	}
+	id, err := gossip.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := parts{cfg: config.Config{DataDir: filepath.Join(t.TempDir(), "none")}, log: slog.New(slog.DiscardHandler)}
+	if _, err := full.grantOf("coordinator:a", id, ca, now); err != nil {
+		t.Errorf("where nothing can be written: %v", err)
 	}
 }
