@@ -59,13 +59,18 @@ type Source[T any] struct {
 	Least, Most time.Duration
 	// Failed hears of each failure; true has the longest pause follow. nil: nobody cares.
 	Failed func(error) bool
-	// Tell tells people, once until it goes well again.
+	// Tell tells people, once until it goes well again, of failures that do not pass soon.
 	Tell func(error)
 }
+
+// passing is how long failures are not told of: a coordinator that starts has no address
+// for some time, and then no roles yet.
+const passing = 5 * time.Second
 
 // Follow hears the stream until ctx ends.
 func Follow[T any](ctx context.Context, s Source[T]) {
 	delay, told := time.Duration(0), false
+	var since time.Time // it fails; zero: it does not
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := s.hear(ctx)
@@ -73,7 +78,7 @@ func Follow[T any](ctx context.Context, s Source[T]) {
 			return
 		}
 		if time.Since(began) > s.Most {
-			delay, told = 0, false
+			delay, told, since = 0, false, time.Time{}
 			if errors.Is(err, errEnded) {
 				continue
 			}
@@ -81,7 +86,10 @@ func Follow[T any](ctx context.Context, s Source[T]) {
 		if s.Failed != nil && s.Failed(err) {
 			delay = s.Most
 		}
-		if !told {
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if !told && time.Since(since) > passing {
 			told = true
 			s.Tell(err)
 		}

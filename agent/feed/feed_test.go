@@ -59,21 +59,22 @@ func (s silent) Read(b []byte) (int, error) {
 }
 func (silent) Close() error { return nil }
 
-// A stream that fails is tried again after pauses that grow, and told of once; one that falls
-// silent ends; one that was long is opened again at once.
+// A stream that fails is tried again after pauses that grow, and told of once if that does not
+// pass soon; one that falls silent ends; one that was long is opened again at once.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		began := time.Now()
 		var opened []time.Duration
-		told, heard := 0, 0
+		var told []time.Duration
+		heard := 0
 		Follow(ctx, Source[string]{
 			Open: func(ctx context.Context) (io.ReadCloser, error) {
 				opened = append(opened, time.Since(began))
 				switch len(opened) {
-				case 1, 2, 3:
+				case 1, 2, 3, 4, 5:
 					return nil, errors.New("not in reach")
-				case 4:
+				case 6:
 					return silent{strings.NewReader("a\n"), ctx}, nil
 				}
 				cancel()
@@ -88,17 +89,18 @@ func TestFollow(t *testing.T) {
 				return nil
 			},
 			Least: time.Second, Most: 3 * time.Second,
-			Tell: func(error) { told++ },
+			Tell: func(error) { told = append(told, time.Since(began)) },
 		})
-		want := []time.Duration{0, time.Second, 3 * time.Second, 6 * time.Second, 6*time.Second + silence + time.Second}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 6 * time.Second, 9 * time.Second,
+			12 * time.Second, 12*time.Second + silence + time.Second}
 		for i, d := range want {
 			if opened[i] != d {
 				t.Errorf("opened after %v, want %v", opened, want)
 				break
 			}
 		}
-		if heard != 1 || told != 2 {
-			t.Errorf("heard %d lines, told %d times", heard, told)
+		if heard != 1 || len(told) != 1 || told[0] != 6*time.Second {
+			t.Errorf("heard %d lines, told after %v", heard, told)
 		}
 	})
 }
