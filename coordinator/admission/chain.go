@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -15,11 +14,9 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/webhook"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
 
 	"github.com/shoal-project/shoal/agent/fence"
@@ -75,7 +72,8 @@ func Chain(c Config) ([]admission.Interface, error) {
 	}
 	features := utilfeature.DefaultFeatureGate
 	generic := initializer.New(c.Client, c.Dynamic, c.Informers, c.Authorizer, features,
-		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop, c.mapper())
+		basecompatibility.NewEffectiveVersionFromString("1.36", "1.35", "1.35"), c.Stop,
+		newMapper(c.Client.Discovery()))
 	hooks := webhookinit.NewPluginInitializer(c.WebhookAuth, c.Services)
 	for i, p := range plugins {
 		generic.Initialize(p)
@@ -89,12 +87,6 @@ func Chain(c Config) ([]admission.Interface, error) {
 		plugins[i] = admissionmetrics.WithControllerMetrics(p, names[i])
 	}
 	return plugins, nil
-}
-
-// mapper finds the resource of a parameter's kind. It asks discovery when it is
-// first needed, which is when a policy with parameters exists.
-func (c *Config) mapper() meta.ResettableRESTMapper {
-	return restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
 }
 
 // podOf returns the pod of a request for the pods resource itself, nil for
