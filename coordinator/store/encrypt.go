@@ -80,6 +80,18 @@ func healthy(ctx context.Context, check healthz.HealthChecker) error {
 	return check.Check(req)
 }
 
+// silent tells whether a resource is encrypted, and a KMS plugin in use does not
+// answer.
+func (e *encryption) silent(gr schema.GroupResource) bool {
+	if e == nil {
+		return false
+	}
+	e.mu.Lock()
+	covered := covers(e.covered, gr)
+	e.mu.Unlock()
+	return covered && healthy(e.ctx, e.dynamic) != nil
+}
+
 // EncryptionHealth tells of the KMS plugins in use; nil without Encrypt.
 func (s *Store) EncryptionHealth() healthz.HealthChecker {
 	if s.encryption == nil {

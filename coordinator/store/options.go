@@ -138,7 +138,7 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 		return nil, nil, fmt.Errorf("watch cache of %s: %w", c.GroupResource, err)
 	}
 	delegator := cacher.NewCacheDelegator(caching, raw)
-	o.store.fills(delegator.ReadinessCheck)
+	o.store.fills(c.GroupResource, delegator.ReadinessCheck)
 	var once sync.Once
 	destroy := func() {
 		once.Do(func() {

@@ -44,7 +44,7 @@ type Store struct {
 
 	mu sync.Mutex
 	// filling are the watch caches made before WaitCaches; nil after it.
-	filling []func() error
+	filling []filling
 	filled  bool
 	// resources is where the values of each lie.
 	resources map[schema.GroupResource]string
@@ -105,18 +105,29 @@ func (s *Store) Err() error {
 	}
 }
 
+// filling is a watch cache that WaitCaches waits for.
+type filling struct {
+	resource schema.GroupResource
+	check    func() error
+}
+
+// kmsPatience is how long a KMS plugin may take to answer before others are served
+// without what it encrypted.
+const kmsPatience = 2 * time.Second
+
 // WaitCaches returns when every watch cache made so far is filled: a list before
 // that is refused, and clients come back only after a second. There is no event
-// for it, and it takes some milliseconds.
+// for it, and it takes some milliseconds. Caches of what a KMS plugin encrypted
+// that does not answer are filled when it does.
 func (s *Store) WaitCaches(ctx context.Context) error {
 	s.mu.Lock()
-	checks := s.filling
+	caches := s.filling
 	s.filling, s.filled = nil, true
 	s.mu.Unlock()
-	for _, check := range checks {
-		for {
-			err := check()
-			if err == nil {
+	began := time.Now()
+	for _, c := range caches {
+		for c.check() != nil {
+			if time.Since(began) > kmsPatience && s.encryption.silent(c.resource) {
 				break
 			}
 			select {
@@ -132,11 +143,11 @@ func (s *Store) WaitCaches(ctx context.Context) error {
 }
 
 // fills notes a watch cache for WaitCaches.
-func (s *Store) fills(check func() error) {
+func (s *Store) fills(resource schema.GroupResource, check func() error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.filled {
-		s.filling = append(s.filling, check)
+		s.filling = append(s.filling, filling{resource, check})
 	}
 }
 
