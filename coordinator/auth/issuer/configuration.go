@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/install"
 	"k8s.io/apiserver/pkg/apis/apiserver/validation"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/config"
@@ -35,8 +38,25 @@ func parse(data []byte, disallowed []string) (*apiserver.AuthenticationConfigura
 }
 
 func check(c *apiserver.AuthenticationConfiguration, disallowed []string) error {
+	for _, jwt := range c.JWT {
+		if t := jwt.Issuer.EgressSelectorType; t != "" {
+			return fmt.Errorf("issuer %s: egressSelectorType %q: there is no egress configuration here, remove the field",
+				jwt.Issuer.URL, t)
+		}
+	}
 	return validation.ValidateAuthenticationConfiguration(authenticationcel.NewDefaultCompiler(), c,
 		disallowed).ToAggregate()
+}
+
+// checkAlgorithms refuses names that no issuer would be believed for.
+func checkAlgorithms(names []string) error {
+	known := oidc.AllValidSigningAlgorithms()
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("oidcSigningAlgs: %q is not supported, give some of %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
 }
 
 // fromFlags is the issuer that the oidc fields stand for.

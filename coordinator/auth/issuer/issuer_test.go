@@ -234,6 +234,8 @@ func TestBadConfiguration(t *testing.T) {
 		fmt.Sprintf(structured, "https://own.example", "a", ""):                                                     "issuer.url",
 		fmt.Sprintf(structured, "http://plain.example", "a", ""):                                                    "URL scheme must be https",
 		strings.Replace(fmt.Sprintf(structured, "https://a.example", "a", ""), "claims.teams", "claims.teams +", 1): "groups.expression",
+		strings.Replace(fmt.Sprintf(structured, "https://a.example", "a", ""), "issuer: {",
+			"issuer: {egressSelectorType: cluster, ", 1): "egressSelectorType \"cluster\": there is no egress configuration",
 	} {
 		file := filepath.Join(dir, "c.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -245,5 +247,14 @@ func TestBadConfiguration(t *testing.T) {
 			!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "authenticationConfig "+file) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
+	}
+}
+
+// What no issuer could be believed for stops the start.
+func TestBadAlgorithm(t *testing.T) {
+	c := config.Default().Authentication
+	c.OIDCIssuerURL, c.OIDCClientID, c.OIDCSigningAlgs = "https://a.example", "shoal", []string{"RS256", "HS256"}
+	if _, err := New(Config{Authentication: c}); err == nil || !strings.Contains(err.Error(), `"HS256" is not supported`) {
+		t.Errorf("HS256: %v", err)
 	}
 }

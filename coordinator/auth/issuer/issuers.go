@@ -44,7 +44,7 @@ func New(c Config) (*Issuers, error) {
 	if c.AuthenticationConfig == "" {
 		parsed, err := fromFlags(c.Authentication)
 		if err == nil && len(parsed.JWT) > 0 {
-			err = check(parsed, c.Disallowed)
+			err = errors.Join(check(parsed, c.Disallowed), checkAlgorithms(c.OIDCSigningAlgs))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("oidcIssuerURL %s: %w", c.OIDCIssuerURL, err)
