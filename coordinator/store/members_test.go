@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -298,6 +299,29 @@ func TestStrangers(t *testing.T) {
 	err = c.stores["one"].AddLearner(t.Context(), nobody.URL)
 	if err == nil || !strings.Contains(err.Error(), "another one is joining") {
 		t.Errorf("two at once: %v", err)
+	}
+}
+
+// A member whose store is lost has forgotten what it acknowledged: it votes no more until it
+// has joined again, whether it would know whom to ask or not.
+func TestLostStore(t *testing.T) {
+	c := newCluster(t)
+	c.grow("two", "three")
+	c.stop("three")
+	c.mustPut(c.stores["one"], "/k", "v") // on the disks of one and two
+	for _, name := range []string{"two", "one"} {
+		c.stop(name)
+		if err := os.RemoveAll(c.dirs[name]); err != nil {
+			t.Fatal(err)
+		}
+		p := c.peers[name]
+		s, err := Open(t.Context(), Config{Dir: c.dirs[name], Peers: &p, Log: slog.New(slog.DiscardHandler)})
+		if err == nil {
+			_ = s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "shoal join --coordinator --replace") {
+			t.Errorf("%s begins without what it had: %v", name, err)
+		}
 	}
 }
 

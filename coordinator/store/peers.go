@@ -85,16 +85,24 @@ func (p *Peers) join(c *embed.Config) error {
 	}
 	c.ClusterState = embed.ClusterStateFlagExisting
 	if len(p.Join) == 0 {
-		return fmt.Errorf("open store: %s is empty, and no other coordinator is named that has the cluster's state",
-			c.Dir)
+		return lostStore(c.Dir)
 	}
-	c.InitialCluster, err = p.initialCluster()
+	c.InitialCluster, err = p.initialCluster(c.Dir)
 	return err
+}
+
+// lostStore is of a member that has run before, and has no files any more. Its vote counts
+// as that of one which has all that it acknowledged: with an empty store it could elect a
+// leader that lacks the same, and what the cluster has acknowledged would be gone.
+func lostStore(dir string) error {
+	return fmt.Errorf("open store: the store in %s is lost, and other coordinators count on what it had: move %s away, and have this "+
+		"machine take its own place: shoal join --coordinator --replace TOKEN (a witness: --witness)",
+		dir, filepath.Dir(dir))
 }
 
 // initialCluster asks the others who is a member. All are to be named, and this one
 // by its name, though it has not told it to them yet.
-func (p *Peers) initialCluster() (string, error) {
+func (p *Peers) initialCluster(dir string) (string, error) {
 	members, err := p.askMembers(p.Join)
 	if err != nil {
 		return "", err
@@ -105,6 +113,9 @@ func (p *Peers) initialCluster() (string, error) {
 		name := fmt.Sprintf("member-%x", uint64(m.ID)) // unlike any host's
 		for _, u := range m.PeerURLs {
 			if u == p.URL {
+				if m.Name != "" { // it has told them
+					return "", lostStore(dir)
+				}
 				name, found = p.Name, true
 			}
 		}
