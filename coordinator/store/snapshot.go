@@ -78,10 +78,11 @@ func compareHash(f io.Reader, sum hash.Hash, path string) error {
 	return nil
 }
 
-// revisionBump is added to the revision of what is restored: clients have seen later
-// ones than the snapshot's, which must not come again for other objects. Upstream's
-// advice is a billion, more than a cluster writes in days.
-const revisionBump = 1_000_000_000
+// revisionBump is added to the revision of what is restored: clients have seen later ones
+// than the snapshot's, which must not come again for other objects. It grows with time by
+// ten in a millisecond, more than any store is written to, so that a snapshot that is
+// restored again, on whichever machine, goes on behind what clients have seen of it since.
+func revisionBump(now time.Time) uint64 { return 1_000_000_000 + uint64(max(0, now.UnixMilli()))*10 }
 
 // Restore makes the directory of a store of one member out of a snapshot. A store that
 // is there is kept beside it; its new name is returned.
@@ -99,7 +100,7 @@ func Restore(path, dir string, now time.Time) (kept string, err error) {
 		PeerURLs:            []string{peer},
 		InitialCluster:      memberName + "=" + peer,
 		InitialClusterToken: "shoal-restored-" + stamp, // members of before are no members of this one
-		RevisionBump:        revisionBump,
+		RevisionBump:        revisionBump(now),
 		MarkCompacted:       true,
 	})
 	if err != nil {
