@@ -264,12 +264,18 @@ func restoreSnapshot(
 	if err != nil {
 		return err
 	}
+	now := time.Now()
+	var last *members.Restoration
+	if before != nil {
+		last = before.Restored
+	}
+	next := last.Next(now, m.Name, others)
+	others = next.Expects
 	if !force {
 		if err := refuseWhileOthersRun(ctx, cfg, others); err != nil {
 			return errors.Join(err, giveToService(cfg.StateDir())) // it may have made certificates
 		}
 	}
-	now := time.Now()
 	kept, err := store.Restore(file, filepath.Join(cfg.StateDir(), "etcd"), now)
 	if err != nil {
 		return err
@@ -277,7 +283,7 @@ func restoreSnapshot(
 	// Other members keep the state of before: this one is alone with the restored one
 	// until they join it.
 	if len(others) > 0 {
-		m.Restored = &members.Restoration{Time: now.UTC(), Expects: others}
+		m.Restored = &next
 		err = m.write(cfg)
 	} else if err = os.Remove(memberFile(cfg)); errors.Is(err, fs.ErrNotExist) {
 		err = nil

@@ -28,7 +28,9 @@ func (s *Server) Forget(ctx context.Context) {
 	}
 }
 
-// forget notes since when members are silent, and removes those that are for too long.
+// forget notes since when members are silent, and removes those that are for too long. Who
+// was expected after a restore and has its vote is expected no more: if it is removed later,
+// by way of whichever coordinator, it stays out.
 func (s *Server) forget(ctx context.Context, silent map[uint64]time.Time, now time.Time) {
 	still := map[uint64]bool{}
 	for _, m := range s.Store.Inactive() {
@@ -44,6 +46,11 @@ func (s *Server) forget(ctx context.Context, silent map[uint64]time.Time, now ti
 		if err := s.Store.Remove(ctx, m.ID); err == nil {
 			s.Log.Warn("a coordinator that was to join did not come, and is forgotten: it has to join again",
 				"name", m.Name, "address", m.URL, "silent", now.Sub(since).Round(time.Second))
+		}
+	}
+	for _, e := range s.Expected() {
+		if votes(s.Store.Members(), e.URL) {
+			_ = s.Unexpect(e.Name) // or the next time
 		}
 	}
 	for id := range silent {

@@ -41,6 +41,25 @@ type Expected struct {
 	URL  string `json:"url"`
 }
 
+// Next is a restoration at a member that has followed this one, nil for none. It is the later
+// one whatever this machine's clock says, or the others would take this one for that; and
+// who was expected and has not come is expected still.
+func (r *Restoration) Next(now time.Time, self string, others []Expected) Restoration {
+	next := Restoration{Time: now.UTC(), Expects: others}
+	if r == nil {
+		return next
+	}
+	if !next.Time.After(r.Time) {
+		next.Time = r.Time.Add(time.Second)
+	}
+	for _, e := range r.Expects {
+		if e.Name != self && !slices.ContainsFunc(others, func(o Expected) bool { return o.Name == e.Name }) {
+			next.Expects = append(next.Expects, e)
+		}
+	}
+	return next
+}
+
 // Shown is what a member tells of the restoration that it has followed.
 type Shown struct {
 	Time    time.Time `json:"time"`
@@ -156,7 +175,11 @@ func (r *Rejoining) rejoin(q *http.Request) (a rejoinAnswer, err error) {
 	if err != nil {
 		return a, err
 	}
-	if last == nil || !slices.Contains(last.Expects, Expected(ask)) {
+	st, err := r.Ready()
+	if err != nil {
+		return a, err
+	}
+	if last == nil || !slices.Contains(last.Expects, Expected(ask)) && !votes(st.Members(), ask.URL) {
 		return a, refuse(http.StatusForbidden,
 			"no %s at %s is expected here: have it join with a token (shoal join --coordinator)", ask.Name, ask.URL)
 	}
@@ -167,10 +190,6 @@ func (r *Rejoining) rejoin(q *http.Request) (a rejoinAnswer, err error) {
 		return a, refuse(http.StatusServiceUnavailable, "another member joins again just now")
 	}
 	defer r.joining.Unlock()
-	st, err := r.Ready()
-	if err != nil {
-		return a, err
-	}
 	if err := admitAgain(q.Context(), st, ask.URL); err != nil {
 		return a, err
 	}
@@ -187,6 +206,11 @@ func (r *Rejoining) rejoin(q *http.Request) (a rejoinAnswer, err error) {
 
 // errVotes is of a member that has all that it asks for.
 const errVotes = "it has a vote already"
+
+// votes tells whether a member at a URL has a vote.
+func votes(list []store.Member, at string) bool {
+	return slices.ContainsFunc(list, func(m store.Member) bool { return m.URL == at && !m.Learner })
+}
 
 // admitAgain adds a learner. One that asks again has lost what it was sent.
 func admitAgain(ctx context.Context, st RejoinStore, peerURL string) error {

@@ -196,6 +196,38 @@ func TestExpected(t *testing.T) {
 	}
 }
 
+// A second restoration is later than the first also by a clock that is behind, and expects
+// those that have not come since the first; a machine's own name it does not.
+func TestNextRestoration(t *testing.T) {
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	others := []Expected{{"b", "https://b"}}
+	var none *Restoration
+	if got := none.Next(now, "a", others); !got.Time.Equal(now) || !slices.Equal(got.Expects, others) {
+		t.Errorf("the first: %+v", got)
+	}
+	ahead := &Restoration{Time: now.Add(time.Hour), Expects: []Expected{
+		{"a", "https://a"}, {"b", "https://old"}, {"c", "https://c"},
+	}}
+	got := ahead.Next(now, "a", others)
+	if !got.Time.After(ahead.Time) || !slices.Equal(got.Expects, append(others, Expected{"c", "https://c"})) {
+		t.Errorf("by a clock that is behind: %+v", got)
+	}
+}
+
+// Who has come is expected no more, so that it stays out when it is removed; until it has
+// noted that it came, it is told that it votes.
+func TestCame(t *testing.T) {
+	f := &fakeStore{members: two(), expected: []Expected{{"b", second}, {"c", "https://192.0.2.7:2380"}}}
+	server(f).forget(t.Context(), map[uint64]time.Time{}, time.Now())
+	if !slices.Equal(f.expected, []Expected{{"c", "https://192.0.2.7:2380"}}) {
+		t.Errorf("expected: %v", f.expected)
+	}
+	w := askAs(rejoining(f, &Restoration{}), "192.0.2.2", http.MethodPost, RejoinPath, `{"name":"b","url":"`+second+`"}`)
+	if w.Code != http.StatusConflict {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // FuzzRejoin: what a holder of a certificate sends lets in nobody who is not expected.
 func FuzzRejoin(f *testing.F) {
 	f.Add([]byte(`{"name":"b","url":"` + second + `"}`))
