@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bytes"
 	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	openapi_v2 "github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
@@ -140,10 +142,11 @@ func openAPIConfig(scheme *runtime.Scheme, definitions common.GetOpenAPIDefiniti
 
 // openAPI serves /openapi/v2 and /openapi/v3: static documents for the built-in
 // groups; those of custom resources are rendered when they are asked for, those
-// of aggregated servers (v3) are theirs.
+// of aggregated servers (v3) are theirs. The one of v2 is kept.
 type openAPI struct {
 	crds    crdlisters.CustomResourceDefinitionLister
 	builtin builtinDocuments
+	merged  mergedDocuments
 	remote  *remoteOpenAPI
 	log     *slog.Logger
 }
@@ -187,11 +190,12 @@ func crdPath(crd *apiextensionsv1.CustomResourceDefinition, version string) stri
 	return "apis/" + crd.Spec.Group + "/" + version
 }
 
-// crdHash changes whenever one of the CRDs does.
+// crdHash changes whenever one of the CRDs does, its status too: that tells the
+// names that are described.
 func crdHash(crds []*apiextensionsv1.CustomResourceDefinition) string {
 	h := sha256.New()
 	for _, crd := range crds {
-		_, _ = fmt.Fprintf(h, "%s/%d;", crd.UID, crd.Generation)
+		_, _ = fmt.Fprintf(h, "%s/%s;", crd.UID, crd.ResourceVersion)
 	}
 	return strings.ToUpper(hex.EncodeToString(h.Sum(nil)[:16]))
 }
@@ -321,8 +325,9 @@ func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
 	}
 	out := answer{contentType: contentType, gz: doc.GZ, hash: doc.Hash}
 	if len(crds) > 0 {
-		out = answer{contentType: contentType, hash: doc.Hash + crdHash(crds)}
-		if out.plain, err = o.mergeV2(crds, asProto); err != nil {
+		out.hash = doc.Hash + crdHash(crds)
+		out.gz, err = o.merged.get(name, out.hash, func() ([]byte, error) { return o.mergeV2(crds, asProto) })
+		if err != nil {
 			o.fail(w, err)
 			return
 		}
@@ -330,8 +335,51 @@ func (o *openAPI) serveV2(w http.ResponseWriter, r *http.Request) {
 	send(w, r, out)
 }
 
-// mergeV2 renders the whole document anew: few clients ask for v2 still, so that
-// nothing is kept for them.
+// mergedDocuments keeps the last document of each name that custom resources are
+// in, compressed. To render one takes a second of processor time and tens of
+// megabytes, more with many definitions, and every user may ask for it: so that is
+// done once for all who ask, and for one document at a time.
+type mergedDocuments struct {
+	mu   sync.Mutex
+	kept map[string]openapi.Document
+}
+
+func (m *mergedDocuments) get(name, hash string, render func() ([]byte, error)) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if doc, ok := m.kept[name]; ok && doc.Hash == hash {
+		return doc.GZ, nil
+	}
+	text, err := render()
+	if err != nil {
+		return nil, err
+	}
+	doc, err := compress(text)
+	if err != nil {
+		return nil, err
+	}
+	doc.Hash = hash
+	if m.kept == nil {
+		m.kept = map[string]openapi.Document{}
+	}
+	m.kept[name] = doc
+	return doc.GZ, nil
+}
+
+// compress makes a document of a text, without its hash.
+func compress(text []byte) (openapi.Document, error) {
+	var gz bytes.Buffer
+	w := gzip.NewWriter(&gz)
+	if _, err := w.Write(text); err != nil {
+		return openapi.Document{}, err
+	}
+	if err := w.Close(); err != nil {
+		return openapi.Document{}, err
+	}
+	return openapi.Document{GZ: gz.Bytes()}, nil
+}
+
+// mergeV2 renders the whole document.
 func (o *openAPI) mergeV2(crds []*apiextensionsv1.CustomResourceDefinition, asProto bool) ([]byte, error) {
 	doc, err := o.builtin.read(openapi.V2JSON)
 	if err != nil {

@@ -1,8 +1,6 @@
 package apiserver
 
 import (
-	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -255,15 +253,7 @@ func (b *builtinDocuments) narrow(name string) (openapi.Document, error) {
 	if err != nil {
 		return openapi.Document{}, err
 	}
-	var gz bytes.Buffer
-	w := gzip.NewWriter(&gz)
-	if _, err := w.Write(text); err != nil {
-		return openapi.Document{}, err
-	}
-	if err := w.Close(); err != nil {
-		return openapi.Document{}, err
-	}
-	return openapi.Document{GZ: gz.Bytes()}, nil
+	return compress(text)
 }
 
 // servedAPIs are the resources of each group version that could be served; it
