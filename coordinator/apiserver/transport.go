@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -52,7 +53,24 @@ func (t *localTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := req.Context().Err(); err != nil {
 		return nil, err
 	}
+	forgetLongWait(w)
 	return w.response(req), nil
+}
+
+// longWait is the longest time, in seconds, after which a client in this process
+// asks again by itself when it is told to.
+const longWait = 2
+
+// forgetLongWait takes from an answer that the client shall come back later, where
+// that is not soon. The library's clients would wait, ten times, and hold what called
+// them: where the conversion webhook of custom resources fails, those wait half a
+// minute each, and a namespace that is deleted told nobody for five minutes what
+// keeps it, while all others waited for it. Who calls from here has a queue of its
+// own to try again.
+func forgetLongWait(w *bufferedResponse) {
+	if seconds, err := strconv.Atoi(w.header.Get("Retry-After")); err == nil && seconds > longWait {
+		w.header.Del("Retry-After")
+	}
 }
 
 // ownContext ends when parent does, and has none of its values: a plugin asks the
