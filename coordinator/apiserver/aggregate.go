@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +28,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/utils/ptr"
 )
 
 // priorities order the groups in discovery as upstream does.
@@ -307,7 +310,9 @@ type clusterResolver struct {
 	slices   translator.EndpointSliceGetter
 }
 
-// ResolveEndpoint returns the URL of one ready endpoint of a Service's port.
+// ResolveEndpoint returns the URL of one endpoint of a Service's port, as the Service
+// proxy would choose it: a ready one or, where none is, one that is terminating and
+// still serves. A Service of type ExternalName is at its name.
 func (r clusterResolver) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	if namespace == metav1.NamespaceDefault && name == "kubernetes" {
 		return url.Parse(r.own)
@@ -315,7 +320,43 @@ func (r clusterResolver) ResolveEndpoint(namespace, name string, port int32) (*u
 	if r.services == nil {
 		return nil, fmt.Errorf("service %s/%s: Services are not served here", namespace, name)
 	}
-	return translator.ResolveEndpoint(r.services, r.slices, namespace, name, port)
+	service, err := r.services.Services(namespace).Get(name)
+	if err != nil {
+		return nil, err
+	}
+	if service.Spec.Type == corev1.ServiceTypeExternalName {
+		return translator.ResolveCluster(r.services, namespace, name, port)
+	}
+	ready, err := translator.ResolveEndpoint(r.services, r.slices, namespace, name, port)
+	if err == nil {
+		return ready, nil
+	}
+	if last, none := translator.ResolveEndpoint(r.services, terminating{r.slices}, namespace, name, port); none == nil {
+		return last, nil
+	}
+	return nil, err
+}
+
+// terminating finds a Service's slices with those endpoints alone that are terminating
+// and still serve, as ready ones.
+type terminating struct{ translator.EndpointSliceGetter }
+
+// GetEndpointSlices implements translator.EndpointSliceGetter.
+func (t terminating) GetEndpointSlices(namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
+	found, err := t.EndpointSliceGetter.GetEndpointSlices(namespace, service)
+	out := make([]*discoveryv1.EndpointSlice, 0, len(found))
+	for _, slice := range found {
+		last := *slice // what informers hold may not be modified
+		last.Endpoints = nil
+		for _, e := range slice.Endpoints {
+			if ptr.Deref(e.Conditions.Terminating, false) && ptr.Deref(e.Conditions.Serving, false) {
+				e.Conditions.Ready = ptr.To(true)
+				last.Endpoints = append(last.Endpoints, e)
+			}
+		}
+		out = append(out, &last)
+	}
+	return out, err
 }
 
 // WebhookAuth says how this server identifies itself to webhooks.
