@@ -109,7 +109,8 @@ func fetchCA(ctx context.Context, t jointoken.Token, address string, caFile []by
 	if data == nil {
 		unverified := &tls.Config{InsecureSkipVerify: true} // the hash verifies what is read
 		client := &api{server: "https://" + address, http: &http.Client{
-			Transport: &http.Transport{TLSClientConfig: unverified, DisableKeepAlives: true},
+			Transport: &http.Transport{TLSClientConfig: unverified, DisableKeepAlives: true,
+				TLSHandshakeTimeout: serverPatience / 2},
 		}}
 		body, err := client.get(ctx, joinapi.CAPath)
 		if answered(err, http.StatusUnauthorized, http.StatusForbidden) {
@@ -150,6 +151,9 @@ func explainDial(err error) error {
 	case errors.As(err, &refused):
 		return fmt.Errorf("what answers there is no coordinator, or one of an older version (%s)",
 			http.StatusText(refused.code))
+	case strings.Contains(err.Error(), "TLS handshake timeout"): // the library's error has no type
+		return errors.New("the port is open, and no TLS handshake ends in time: what listens there hangs, or packets of full " +
+			"size get lost on the way (look at the MTU of the links between)")
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return errors.New("no answer in time: the port is closed by a firewall, or the machine is off")
 	}

@@ -274,6 +274,11 @@ func TestJoinRefused(t *testing.T) {
 	}
 	nobody := closedPort.Addr().String()
 	closedPort.Close()
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // the kernel connects, and nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
 	for name, tt := range map[string]struct {
@@ -310,6 +315,9 @@ func TestJoinRefused(t *testing.T) {
 		"no TLS": {nil, func(_ *fakeCluster, t *jointoken.Token) {
 			t.Servers = []string{plain.Listener.Addr().String()}
 		}, "does not speak TLS"},
+		"full packets are lost": {nil, func(_ *fakeCluster, t *jointoken.Token) {
+			t.Servers = []string{mute.Addr().String()}
+		}, "the port is open, and no TLS handshake ends in time"},
 		"shown to nobody": {nil, func(f *fakeCluster, _ *jointoken.Token) { f.closed = true }, "give it by --ca-file"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
