@@ -2,6 +2,7 @@ package garbagecollector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 )
@@ -95,7 +97,7 @@ func (m *monitors) refresh(ctx context.Context) error {
 	defer m.mu.Unlock()
 	for gr, mon := range m.byGR {
 		res := want[gr]
-		if res == nil && err != nil || res != nil && res.gvr == mon.res.gvr && res.gvk == mon.res.gvk {
+		if res == nil && unknown(gr.Group, err) || res != nil && res.gvr == mon.res.gvr && res.gvk == mon.res.gvk {
 			continue
 		}
 		mon.close()
@@ -119,6 +121,20 @@ func (m *monitors) refresh(ctx context.Context) error {
 		m.fill(ctx, waits)
 	}
 	return err
+}
+
+// unknown tells whether an error of discovery leaves open what a group has.
+func unknown(group string, err error) bool {
+	var failed *discovery.ErrGroupDiscoveryFailed
+	if !errors.As(err, &failed) {
+		return err != nil
+	}
+	for gv := range failed.Groups {
+		if gv.Group == group {
+			return true
+		}
+	}
+	return false
 }
 
 // fill waits for the first lists, but not for ever: a broken aggregated API must
