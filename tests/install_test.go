@@ -46,6 +46,7 @@ func TestSysctls(t *testing.T) {
 	for name, want := range map[string]string{
 		"vm.overcommit_memory": "1", "kernel.panic": "10", "kernel.panic_on_oops": "1",
 		"fs.inotify.max_user_instances": "8192", "net.ipv4.neigh.default.gc_thresh3": "32768",
+		"net.ipv4.tcp_mtu_probing": "1",
 	} {
 		if set[name] != want {
 			t.Errorf("%s is %q, want %s", name, set[name], want)
