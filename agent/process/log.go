@@ -4,8 +4,11 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"k8s.io/klog/v2"
 )
@@ -33,7 +36,7 @@ func NewLogger(w io.Writer, format string, level slog.Level, libraries Libraries
 	if format == JSON {
 		handler = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: asUpstream})
 	}
-	klog.SetSlogLogger(slog.New(quiet{handler, libraries}))
+	klog.SetSlogLogger(slog.New(quiet{Handler: handler, libraries: libraries, told: &told{at: map[string]time.Time{}}}))
 	return slog.New(handler)
 }
 
@@ -65,10 +68,13 @@ func asUpstream(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// quiet passes what Libraries says.
+// quiet passes what Libraries says, and no complaint again and again: many loops of
+// libraries say what they fail for each second.
 type quiet struct {
 	slog.Handler
 	libraries Libraries
+	told      *told
+	with      string // what all records have
 }
 
 func (h quiet) Enabled(ctx context.Context, l slog.Level) bool {
@@ -79,12 +85,62 @@ func (h quiet) Handle(ctx context.Context, r slog.Record) error {
 	if slices.ContainsFunc(h.libraries.Usual, func(u string) bool { return strings.HasPrefix(r.Message, u) }) {
 		return nil
 	}
+	if r.Level >= slog.LevelWarn && h.told.again(h.text(r), r.Time) {
+		return nil
+	}
 	return h.Handler.Handle(ctx, r)
 }
 
-func (h quiet) WithAttrs(a []slog.Attr) slog.Handler {
-	return quiet{h.Handler.WithAttrs(a), h.libraries}
+// text is all that a record says.
+func (h quiet) text(r slog.Record) string {
+	var b strings.Builder
+	b.WriteString(h.with + "\n" + r.Message)
+	r.Attrs(func(a slog.Attr) bool {
+		b.WriteString("\n" + a.String())
+		return true
+	})
+	return b.String()
 }
+
+func (h quiet) WithAttrs(a []slog.Attr) slog.Handler {
+	for i := range a {
+		h.with += "\n" + a[i].String()
+	}
+	h.Handler = h.Handler.WithAttrs(a)
+	return h
+}
+
 func (h quiet) WithGroup(name string) slog.Handler {
-	return quiet{h.Handler.WithGroup(name), h.libraries}
+	h.with += "\n" + name
+	h.Handler = h.Handler.WithGroup(name)
+	return h
+}
+
+// The same complaint is told once in toldAgain; of as many as mostTold is that known.
+const (
+	toldAgain = 5 * time.Minute
+	mostTold  = 256
+)
+
+// told knows when what was told last.
+type told struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+// again tells whether the same was told not long ago, and notes that it is now.
+func (t *told) again(text string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if last, ok := t.at[text]; ok && now.Sub(last) < toldAgain {
+		return true
+	}
+	if len(t.at) >= mostTold {
+		maps.DeleteFunc(t.at, func(_ string, last time.Time) bool { return now.Sub(last) >= toldAgain })
+	}
+	if len(t.at) >= mostTold {
+		clear(t.at)
+	}
+	t.at[text] = now
+	return false
 }

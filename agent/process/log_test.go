@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -33,6 +35,34 @@ func TestLibrariesAreQuiet(t *testing.T) {
 	if got, want := strings.Join(said, "; "), `broke; "Failed to watch, says the process"`; got != want {
 		t.Errorf("said %s, want %s", got, want)
 	}
+}
+
+// TestComplaintsOfLibraries: the same complaint comes once in five minutes, another one at
+// once; and what is kept of them has a bound.
+func TestComplaintsOfLibraries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		log := slog.New(quiet{Handler: slog.NewTextHandler(&out, nil), told: &told{at: map[string]time.Time{}}})
+		for range 400 { // seconds
+			log.Error("sync", "err", "no such kind")
+			log.With("policy", "a").Error("sync", "err", "no such kind")
+			log.Info("sync")
+			time.Sleep(time.Second)
+		}
+		for line, want := range map[string]int{
+			`msg=sync err="no such kind"`: 2, `msg=sync policy=a err="no such kind"`: 2, "level=INFO msg=sync": 400,
+		} {
+			if n := strings.Count(out.String(), line); n != want {
+				t.Errorf("%s was told %d times, want %d", line, n, want)
+			}
+		}
+		known := &told{at: map[string]time.Time{}}
+		for i := range 10 * mostTold {
+			if known.again(strconv.Itoa(i), time.Now()) || len(known.at) > mostTold {
+				t.Fatalf("complaint %d: %d are known", i, len(known.at))
+			}
+		}
+	})
 }
 
 // TestJSON: SLG-7. One object a line, with the keys that upstream's have; a library's too.
