@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -171,9 +170,7 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 		startW.Close()
 		return 0, fmt.Errorf("start conmon: %w", err)
 	}
-	var late atomic.Bool
 	patience := time.AfterFunc(m.startWait(), func() {
-		late.Store(true)
 		_ = cmd.Process.Kill() // if it is not in the background yet
 		m.endMonitor(c.ID)
 		_ = syncR.SetReadDeadline(time.Now())
@@ -187,7 +184,7 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 	}
 	waitErr := cmd.Wait() // it forks itself into the background
 	pid, err := m.readSync(c, syncR)
-	if err != nil && late.Load() {
+	if !patience.Stop() { // it was killed, whatever it had told by then
 		return 0, fmt.Errorf("OCI runtime create failed: %s did not make the container within %s, and was killed",
 			rt.Installed(), m.startWait())
 	}
