@@ -216,6 +216,7 @@ lint: ## gofmt, house rules, vet, staticcheck
 
 bench: setup build images ## measure speed and weight; prints one table; ARGS
 	$(GO) run ./tests/bench $(ARGS)
+	$(if $(ARGS),,$(GO) test -run xxx -bench . ./agent/policy)
 
 gossip-bench: setup ## deaths, returns and false alarms in a gossip of many members in one process; ARGS
 	$(GO) run ./tests/gossipbench $(ARGS)
