@@ -102,6 +102,7 @@ var siblings = map[string][]string{
 	"agent/withdraw":               {"agent/service"},
 	"coordinator/registry/amount":  {"coordinator/registry/fieldrule"},
 	"coordinator/registry/kind":    {"agent/process", "coordinator/registry/gated"},
+	"coordinator/store":            {"agent/process"},
 	"coordinator/registry/podspec": {"coordinator/registry/fieldrule"},
 }
 

@@ -3,6 +3,7 @@
 //
 //	lock.go     one process on a data directory; who was just killed is waited for
 //	log.go      one log a process, with what the libraries say that matters
+//	repeats.go  what is said again and again is counted
 //	notify.go   the service manager hears: ready, alive, stopping (sd_notify(3))
 //	listen.go   connections are limited before anybody has said who they are, and
 //	            so is the time of who is refused; complaints.go has what they do wrong

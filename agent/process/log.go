@@ -4,10 +4,8 @@ import (
 	"context"
 	"io"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/klog/v2"
@@ -36,7 +34,7 @@ func NewLogger(w io.Writer, format string, level slog.Level, libraries Libraries
 	if format == JSON {
 		handler = slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: asUpstream})
 	}
-	klog.SetSlogLogger(slog.New(quiet{Handler: handler, libraries: libraries, told: &told{at: map[string]time.Time{}}}))
+	klog.SetSlogLogger(slog.New(newQuiet(handler, libraries)))
 	return slog.New(handler)
 }
 
@@ -73,8 +71,25 @@ func asUpstream(groups []string, a slog.Attr) slog.Attr {
 type quiet struct {
 	slog.Handler
 	libraries Libraries
-	told      *told
+	seen      *Repeats[complaint]
 	with      string // what all records have
+}
+
+// complaint is a record with who writes it.
+type complaint struct {
+	to     slog.Handler
+	record slog.Record
+}
+
+// complaintWindow begins with a library's complaint; the same are counted until it ends.
+const complaintWindow = 5 * time.Minute
+
+func newQuiet(to slog.Handler, libraries Libraries) quiet {
+	return quiet{Handler: to, libraries: libraries, seen: NewRepeats(complaintWindow, func(last complaint, more int) {
+		r := last.record.Clone()
+		r.AddAttrs(slog.Int("more", more))
+		_ = last.to.Handle(context.Background(), r) // the log has nobody to tell
+	})}
 }
 
 func (h quiet) Enabled(ctx context.Context, l slog.Level) bool {
@@ -85,7 +100,7 @@ func (h quiet) Handle(ctx context.Context, r slog.Record) error {
 	if slices.ContainsFunc(h.libraries.Usual, func(u string) bool { return strings.HasPrefix(r.Message, u) }) {
 		return nil
 	}
-	if r.Level >= slog.LevelWarn && h.told.again(h.text(r), r.Time) {
+	if r.Level >= slog.LevelWarn && !h.seen.First(h.text(r), complaint{h.Handler, r}) {
 		return nil
 	}
 	return h.Handler.Handle(ctx, r)
@@ -114,33 +129,4 @@ func (h quiet) WithGroup(name string) slog.Handler {
 	h.with += "\n" + name
 	h.Handler = h.Handler.WithGroup(name)
 	return h
-}
-
-// The same complaint is told once in toldAgain; of as many as mostTold is that known.
-const (
-	toldAgain = 5 * time.Minute
-	mostTold  = 256
-)
-
-// told knows when what was told last.
-type told struct {
-	mu sync.Mutex
-	at map[string]time.Time
-}
-
-// again tells whether the same was told not long ago, and notes that it is now.
-func (t *told) again(text string, now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if last, ok := t.at[text]; ok && now.Sub(last) < toldAgain {
-		return true
-	}
-	if len(t.at) >= mostTold {
-		maps.DeleteFunc(t.at, func(_ string, last time.Time) bool { return now.Sub(last) >= toldAgain })
-	}
-	if len(t.at) >= mostTold {
-		clear(t.at)
-	}
-	t.at[text] = now
-	return false
 }

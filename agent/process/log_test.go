@@ -37,32 +37,38 @@ func TestLibrariesAreQuiet(t *testing.T) {
 	}
 }
 
-// TestComplaintsOfLibraries: the same complaint comes once in five minutes, another one at
-// once; and what is kept of them has a bound.
+// TestComplaintsOfLibraries: the same complaint comes once in five minutes, with how many
+// more there were; another one at once.
 func TestComplaintsOfLibraries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
-		log := slog.New(quiet{Handler: slog.NewTextHandler(&out, nil), told: &told{at: map[string]time.Time{}}})
+		log := slog.New(newQuiet(slog.NewTextHandler(&out, nil), Libraries{}))
 		for range 400 { // seconds
 			log.Error("sync", "err", "no such kind")
 			log.With("policy", "a").Error("sync", "err", "no such kind")
 			log.Info("sync")
 			time.Sleep(time.Second)
+			synctest.Wait()
 		}
 		for line, want := range map[string]int{
-			`msg=sync err="no such kind"`: 2, `msg=sync policy=a err="no such kind"`: 2, "level=INFO msg=sync": 400,
+			`msg=sync err="no such kind"` + "\n": 2, `msg=sync err="no such kind" more=299` + "\n": 1,
+			`msg=sync policy=a err="no such kind"` + "\n": 2, "level=INFO msg=sync\n": 400,
 		} {
 			if n := strings.Count(out.String(), line); n != want {
-				t.Errorf("%s was told %d times, want %d", line, n, want)
-			}
-		}
-		known := &told{at: map[string]time.Time{}}
-		for i := range 10 * mostTold {
-			if known.again(strconv.Itoa(i), time.Now()) || len(known.at) > mostTold {
-				t.Fatalf("complaint %d: %d are known", i, len(known.at))
+				t.Errorf("%q was told %d times, want %d", line, n, want)
 			}
 		}
 	})
+}
+
+// TestRepeatsAreBounded: a library whose messages all differ takes no memory for them.
+func TestRepeatsAreBounded(t *testing.T) {
+	r := NewRepeats(time.Hour, func(struct{}, int) {})
+	for i := range 10 * maxRepeats {
+		if !r.First(strconv.Itoa(i), struct{}{}) || len(r.all) > maxRepeats {
+			t.Fatalf("message %d: %d are known", i, len(r.all))
+		}
+	}
 }
 
 // TestJSON: SLG-7. One object a line, with the keys that upstream's have; a library's too.

@@ -6,8 +6,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"go.uber.org/zap/zapcore"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // logCore carries etcd's warnings and errors into slog.
@@ -15,12 +18,17 @@ type logCore struct {
 	log    *slog.Logger
 	fields []zapcore.Field
 	// seen is of all cores that were made from one.
-	seen *repeats
+	seen *process.Repeats[zapcore.Entry]
 }
 
+// repeatWindow begins with a message of etcd's; its like are counted until it ends.
+const repeatWindow = 10 * time.Second
+
 func newLogCore(log *slog.Logger) logCore {
-	c := logCore{log: log, seen: &repeats{all: map[string]*repeated{}}}
-	c.seen.tell = c.send
+	c := logCore{log: log}
+	c.seen = process.NewRepeats(repeatWindow, func(last zapcore.Entry, more int) {
+		c.send(last, map[string]any{"more": more})
+	})
 	return c
 }
 
@@ -61,7 +69,7 @@ func (c logCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		f.AddTo(enc)
 	}
 	// What is above an error ends the process.
-	if e.Level > zapcore.ErrorLevel || c.seen.first(e) {
+	if e.Level > zapcore.ErrorLevel || c.seen.First(e.Level.String()+process.WithoutDigits(e.Message), e) {
 		c.send(e, enc.Fields)
 	}
 	return nil
@@ -85,6 +93,6 @@ func (c logCore) send(e zapcore.Entry, fields map[string]any) {
 
 // Sync tells what was counted so far.
 func (c logCore) Sync() error {
-	c.seen.flush()
+	c.seen.Flush()
 	return nil
 }
