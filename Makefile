@@ -214,9 +214,9 @@ bin/share: FORCE
 lint: ## gofmt, house rules, vet, staticcheck
 	@hack/lint.sh
 
-bench: setup build images ## measure speed and weight; prints one table; ARGS
+bench: setup build images ## measure speed and weight; prints its tables, then what policies cost; ARGS
 	$(GO) run ./tests/bench $(ARGS)
-	$(if $(ARGS),,$(GO) test -run xxx -bench . ./agent/policy)
+	$(if $(ARGS),,$(GO) test -run '^$$' -bench . ./agent/policy)
 
 gossip-bench: setup ## deaths, returns and false alarms in a gossip of many members in one process; ARGS
 	$(GO) run ./tests/gossipbench $(ARGS)

@@ -264,19 +264,18 @@ func restoreSnapshot(
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	var last *members.Restoration
 	if before != nil {
 		last = before.Restored
 	}
-	next := last.Next(now, m.Name, others)
+	next := last.Next(time.Now(), m.Name, others)
 	others = next.Expects
 	if !force {
 		if err := refuseWhileOthersRun(ctx, cfg, others); err != nil {
 			return errors.Join(err, giveToService(cfg.StateDir())) // it may have made certificates
 		}
 	}
-	kept, err := store.Restore(file, filepath.Join(cfg.StateDir(), "etcd"), now)
+	kept, err := store.Restore(file, filepath.Join(cfg.StateDir(), "etcd"), next.Time)
 	if err != nil {
 		return err
 	}
