@@ -61,6 +61,7 @@ func serve(ctx context.Context, args []string) error {
 		return err
 	}
 	defer lock.Close()
+	process.LoosenTimers()
 	return run(ctx, &cfg, log)
 }
 

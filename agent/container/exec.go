@@ -239,7 +239,7 @@ func startPipes(cmd *exec.Cmd, streams IO) (finish func(), err error) {
 		}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
+	if err := process.Start(cmd); err != nil {
 		return nil, err
 	}
 	if in != nil {

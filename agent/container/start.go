@@ -23,6 +23,7 @@ import (
 	"github.com/shoal-project/shoal/agent/cgroup"
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/oci"
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // Start runs a created container. A container that cannot be started is
@@ -163,7 +164,7 @@ func (m *Manager) runMonitor(c *Container, rt oci.Runtime) (int, error) {
 	cmd.ExtraFiles = []*os.File{syncW, startR} // descriptors 3 and 4
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "_OCI_SYNCPIPE=3", "_OCI_STARTPIPE=4"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = cmd.Start()
+	err = process.Start(cmd)
 	syncW.Close()
 	startR.Close()
 	if err != nil {

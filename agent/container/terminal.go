@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shoal-project/shoal/agent/process"
 )
 
 // startTerminal starts a command on a terminal of its own; the runtime passes
@@ -28,7 +30,7 @@ func startTerminal(cmd *exec.Cmd, streams IO) (finish func(), err error) {
 	if resizing {
 		setSize(master, first)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := process.Start(cmd); err != nil {
 		master.Close()
 		return nil, err
 	}
@@ -70,7 +72,7 @@ func (e execution) startConsole(cmd *exec.Cmd) (finish func(), err error) {
 	cmd.Dir = e.dir
 	cmd.Args = slices.Insert(cmd.Args, len(cmd.Args)-1, "--console-socket", consoleSocket)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := process.Start(cmd); err != nil {
 		l.Close()
 		return nil, err
 	}

@@ -3,9 +3,13 @@ package process
 import (
 	"context"
 	"os"
+	"os/exec"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -17,9 +21,13 @@ const (
 	look = time.Second
 	// idleCPU is the CPU time between two looks of a process that idles.
 	idleCPU = look / 20
-	// looseSlack is how much later a timer of an idle process may fire,
-	// exactSlack the kernel's default.
-	looseSlack, exactSlack = 60 * time.Millisecond, 50 * time.Microsecond
+	// idleSlack is how much later a timer of an idle process may fire, busySlack one of
+	// a busy process, which waits for its disk and has others wait.
+	idleSlack, busySlack = 60 * time.Millisecond, 250 * time.Microsecond
+	// agentSlack is that of a process that mostly waits for the kernel.
+	agentSlack = time.Millisecond
+	// exactSlack is the kernel's default (PR_SET_TIMERSLACK in prctl(2)).
+	exactSlack = 50 * time.Microsecond
 )
 
 // GatherTimers lets the kernel wake the process once for timers that lie close
@@ -27,8 +35,8 @@ const (
 // wake-up of an idle process costs more than what it is for. Requests are not
 // delayed: they are no timers. The Go runtime's monitor is gathered too: it
 // would look every 10 ms for the timers that are overdue. A busy process needs
-// it on time, to take processors from threads that wait for the disk; so timers
-// are exact from the first second with work in it.
+// it soon, to take processors from threads that wait for the disk; so timers
+// are as good as exact from the first second with work in it.
 func GatherTimers(ctx context.Context) {
 	if !sleep(ctx, startTime) {
 		return
@@ -38,10 +46,32 @@ func GatherTimers(ctx context.Context) {
 		now := cpuTime()
 		if idles := now-before < idleCPU; idles != idle {
 			idle = idles
-			setSlack(map[bool]time.Duration{true: looseSlack, false: exactSlack}[idle])
+			setSlack(map[bool]time.Duration{true: idleSlack, false: busySlack}[idle])
 		}
 		before = now
 	}
+}
+
+// LoosenTimers lets timers of the process fire a millisecond later, from now on. After each
+// wake-up the Go runtime's monitor looks every 20 microseconds for what it could do, and
+// each look of a process that does little costs more than what it finds. Programs
+// inherit the slack: those whose timers are not ours to loosen are started by Start.
+func LoosenTimers() { setSlack(agentSlack) }
+
+// Start is cmd.Start for a program of others: its timers are as exact as the kernel's
+// default, whatever those of this process are.
+func Start(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // a program has the slack of the thread that starts it
+	defer runtime.UnlockOSThread()
+	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil || slack == int(exactSlack) {
+		return cmd.Start()
+	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(exactSlack), 0, 0, 0); err != nil {
+		return cmd.Start()
+	}
+	defer func() { _ = unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack), 0, 0, 0) }() // what it was
+	return cmd.Start()
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
