@@ -20,7 +20,7 @@ func (m *Manager) makeLogDir(p *corev1.Pod, container string) error {
 func (m *Manager) WrittenLogs() []logs.Written {
 	var out []logs.Written
 	for _, p := range m.Pods() {
-		found, ok := m.Find(p.Namespace, p.Name)
+		found, ok := m.View(p.UID)
 		if !ok {
 			continue
 		}

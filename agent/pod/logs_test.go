@@ -4,10 +4,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/agent/logs"
 	"github.com/shoal-project/shoal/agent/pod/launch"
@@ -56,5 +60,27 @@ func TestLogDirectoryFollowsNothing(t *testing.T) {
 	}
 	if _, err := os.Lstat(h.LogDir(p)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the pod's logs are left: %v", err)
+	}
+}
+
+// TestLogsOfPodAndItsSuccessor: a pod that ends while one of its name runs already still
+// writes its log, which is kept small.
+func TestLogsOfPodAndItsSuccessor(t *testing.T) {
+	m := &Manager{workers: map[types.UID]*worker{}}
+	begun := metav1.Now()
+	for _, id := range []string{"before", "after"} {
+		uid := types.UID(id)
+		w := &worker{m: m, uid: uid, pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Name: "db-0", Namespace: "ns", UID: uid, CreationTimestamp: begun}}}
+		begun = metav1.NewTime(begun.Add(time.Minute))
+		w.shown.observed = &record.Observed{Containers: []record.Observation{
+			{ID: id, State: record.Running, LogPath: "/logs/" + id}}}
+		m.workers[uid] = w
+	}
+	written := m.WrittenLogs()
+	slices.SortFunc(written, func(a, b logs.Written) int { return strings.Compare(a.ID, b.ID) })
+	want := []logs.Written{{ID: "after", Path: "/logs/after"}, {ID: "before", Path: "/logs/before"}}
+	if !slices.Equal(written, want) {
+		t.Errorf("logs that are written: %v, want %v", written, want)
 	}
 }
