@@ -57,12 +57,7 @@ type Traffic struct {
 // Measure reads what each ready pod uses, followed by what each of its running
 // containers does.
 func (r *Runtime) Measure(ctx context.Context) []Measurement {
-	byPod := map[string][]*container.Container{}
-	for _, c := range r.containers.List() {
-		if c.State == container.Running {
-			byPod[c.SandboxID] = append(byPod[c.SandboxID], c)
-		}
-	}
+	byPod := r.runningByPod()
 	var out []Measurement
 	for _, s := range r.sandboxes.List() {
 		if !s.Ready {

@@ -107,24 +107,39 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, id string) (*criv1.PodSan
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return r.podStats(ctx, s), nil
+	return r.podStats(ctx, s, r.containers.Select(func(c *container.Container) bool {
+		return c.SandboxID == s.ID && c.State == container.Running
+	})), nil
 }
 
 // ListPodSandboxStats reads the use of the ready pods that match.
 func (r *Runtime) ListPodSandboxStats(ctx context.Context,
 	f *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error) {
+	containers := r.runningByPod()
 	var out []*criv1.PodSandboxStats
 	for _, s := range r.sandboxes.List() {
 		if !s.Ready || (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) ||
 			!selects(f.GetLabelSelector(), s.Config.GetLabels()) {
 			continue
 		}
-		out = append(out, r.podStats(ctx, s))
+		out = append(out, r.podStats(ctx, s, containers[s.ID]))
 	}
 	return out, nil
 }
 
-func (r *Runtime) podStats(ctx context.Context, s *sandbox.Sandbox) *criv1.PodSandboxStats {
+// runningByPod are the running containers by their sandboxes' IDs.
+func (r *Runtime) runningByPod() map[string][]*container.Container {
+	out := map[string][]*container.Container{}
+	for _, c := range r.containers.Select(func(c *container.Container) bool { return c.State == container.Running }) {
+		out[c.SandboxID] = append(out[c.SandboxID], c)
+	}
+	return out
+}
+
+// podStats measures a pod and its running containers.
+func (r *Runtime) podStats(
+	ctx context.Context, s *sandbox.Sandbox, running []*container.Container,
+) *criv1.PodSandboxStats {
 	linux := &criv1.LinuxPodSandboxStats{}
 	if st, err := r.cgroups.Stat(s.Cgroup); err == nil {
 		linux.Cpu, linux.Memory, linux.Io = cpu(st), memory(st), ioUsage(st)
@@ -133,10 +148,8 @@ func (r *Runtime) podStats(ctx context.Context, s *sandbox.Sandbox) *criv1.PodSa
 	if s.NetNS() != "" {
 		linux.Network = networkUsage(s.NetNS())
 	}
-	for _, c := range r.containers.List() {
-		if c.SandboxID == s.ID && c.State == container.Running {
-			linux.Containers = append(linux.Containers, r.containerStats(ctx, c))
-		}
+	for _, c := range running {
+		linux.Containers = append(linux.Containers, r.containerStats(ctx, c))
 	}
 	return &criv1.PodSandboxStats{Linux: linux, Attributes: &criv1.PodSandboxAttributes{
 		Id: s.ID, Metadata: s.Config.GetMetadata(), Labels: s.Config.GetLabels(), Annotations: s.Config.GetAnnotations(),

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/host"
@@ -72,20 +73,23 @@ func Proxy(out io.Writer, b Build, counts *metrics.Agent) error {
 	return page.Flush()
 }
 
-// running counts what runs; nothing is told of it when that cannot be asked.
+// running counts what runs; nothing is told of it when that cannot be asked. It measures
+// none: that takes a millisecond a pod.
 func (p *Provider) running(ctx context.Context, page *metrics.Page) error {
-	pods, err := p.Runtime.ListPodSandboxStats(ctx, nil)
+	pods, err := p.Runtime.ListPodSandbox(ctx, &criv1.PodSandboxFilter{
+		State: &criv1.PodSandboxStateValue{State: criv1.PodSandboxState_SANDBOX_READY}})
 	if err != nil {
 		return err
 	}
-	containers := 0
-	for _, s := range pods {
-		containers += len(s.GetLinux().GetContainers())
+	containers, err := p.Runtime.ListContainers(ctx, &criv1.ContainerFilter{
+		State: &criv1.ContainerStateValue{State: criv1.ContainerState_CONTAINER_RUNNING}})
+	if err != nil {
+		return err
 	}
 	page.Family("kubelet_running_pods", metrics.Gauge, "[ALPHA] Number of pods that have a running pod sandbox").
 		Put(float64(len(pods)))
 	page.Family("kubelet_running_containers", metrics.Gauge, "[ALPHA] Number of containers currently running").
-		Put(float64(containers), "container_state", "running")
+		Put(float64(len(containers)), "container_state", "running")
 	return nil
 }
 

@@ -30,6 +30,28 @@ func (r *measured) ListPodSandboxStats(context.Context, *criv1.PodSandboxStatsFi
 	return r.pods, r.err
 }
 
+func (r *measured) ListPodSandbox(_ context.Context, f *criv1.PodSandboxFilter) (list []*criv1.PodSandbox, err error) {
+	if f.GetState().GetState() != criv1.PodSandboxState_SANDBOX_READY {
+		return nil, errors.New("asked for more than runs")
+	}
+	for _, p := range r.pods {
+		list = append(list, &criv1.PodSandbox{Id: p.GetAttributes().GetId()})
+	}
+	return list, r.err
+}
+
+func (r *measured) ListContainers(_ context.Context, f *criv1.ContainerFilter) (list []*criv1.Container, err error) {
+	if f.GetState().GetState() != criv1.ContainerState_CONTAINER_RUNNING {
+		return nil, errors.New("asked for more than runs")
+	}
+	for _, p := range r.pods {
+		for _, c := range p.GetLinux().GetContainers() {
+			list = append(list, &criv1.Container{Id: c.GetAttributes().GetId()})
+		}
+	}
+	return list, r.err
+}
+
 // TestScenarios: each file of testdata is what a runtime measures (pods.yaml, a
 // list of the CRI's messages; or error), and what each of the agent's answers makes of
 // it. What is the machine's own, N, is another test's.

@@ -18,6 +18,8 @@ import (
 // Runtime measures sandboxes.
 type Runtime interface {
 	ListPodSandboxStats(ctx context.Context, filter *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error)
+	ListPodSandbox(ctx context.Context, filter *criv1.PodSandboxFilter) ([]*criv1.PodSandbox, error)
+	ListContainers(ctx context.Context, filter *criv1.ContainerFilter) ([]*criv1.Container, error)
 }
 
 // Labels that the CRI's users know pods and containers by.
