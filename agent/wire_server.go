@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"github.com/shoal-project/shoal/agent/api"
@@ -153,6 +154,7 @@ func newStats(b base, p *podParts, show serving.Choice) *stats.Provider {
 		Build:      stats.Build{Version: node.Version, Commit: commit()},
 		CPUs:       b.facts.CPUs,
 		Groups:     groupsOf(b.runtime.builtin),
+		Use:        useOf(b.runtime.builtin),
 		LayerDisks: layerDisks(b),
 		Machine:    func() (stats.Group, error) { return stats.ReadMachine(b.facts.MemoryBytes) },
 		Images:     imageNames(b.runtime),
@@ -287,6 +289,14 @@ func groupsOf(r *runtime.Runtime) func(context.Context) []stats.Group {
 		}
 		return out
 	}
+}
+
+// useOf measures by the built-in runtime; nil with another.
+func useOf(r *runtime.Runtime) func() []*criv1.PodSandboxStats {
+	if r == nil {
+		return nil
+	}
+	return r.ListUse
 }
 
 // imageNames asks a runtime for the names of its containers' images.

@@ -25,6 +25,7 @@ func BenchmarkPod(b *testing.B) {
 		{"Ensure", func() error { return r.Ensure(pod, res) }},
 		{"EnsureAgain", func() error { return r.Ensure(pod, res) }},
 		{"Stat", func() error { _, err := r.Stat(pod); return err }},
+		{"Use", func() error { _, err := r.Use(pod); return err }},
 		{"OOMKills", func() error { _, err := r.OOMKills(pod); return err }},
 		{"Kill", func() error { return r.Kill(pod) }},
 		{"Delete", func() error { return r.Delete(pod) }},

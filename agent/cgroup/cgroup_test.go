@@ -76,6 +76,11 @@ func TestLifeOfAGroup(t *testing.T) {
 	if err != nil || s.MemoryLimit != uint64(limit) || s.Pids != 1 {
 		t.Fatalf("Stat = %+v, %v", s, err)
 	}
+	use, err := r.Use(child)
+	if after, _ := r.Stat(child); err != nil || use.CPUNanos < s.CPUNanos || use.CPUNanos > after.CPUNanos ||
+		(use.Memory == 0) != (s.Memory == 0) || (use.WorkingSet == 0) != (s.WorkingSet == 0) {
+		t.Fatalf("Use = %+v, %v, beside %+v and %+v", use, err, s, after)
+	}
 	if pids, _ := r.Pids(path); len(pids) != 1 || pids[0] != cmd.Process.Pid {
 		t.Fatalf("Pids = %v", pids)
 	}
@@ -231,6 +236,12 @@ func TestStatOfV2(t *testing.T) {
 			Full: host.PSI{Avg10: 0.1, Total: 99}}) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+	if use, err := r.Use("/g"); err != nil || use != brief(want, use.Time) {
+		t.Errorf("Use = %+v, %v, want that of %+v", use, err, want)
+	}
+	if _, err := r.Use("/gone"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the use of a group that does not exist: %v", err)
+	}
 	if n, err := r.OOMKills("/g"); n != 2 || err != nil {
 		t.Errorf("OOMKills = %d, %v", n, err)
 	}
@@ -240,6 +251,11 @@ func TestStatOfV2(t *testing.T) {
 	if _, err := r.OOMKills("/gone"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a group that does not exist: %v", err)
 	}
+}
+
+// brief is what Use tells of what Stat tells.
+func brief(s Stats, at time.Time) Stats {
+	return Stats{Time: at, CPUNanos: s.CPUNanos, Memory: s.Memory, WorkingSet: s.WorkingSet, Swap: s.Swap}
 }
 
 // TestDisksOfV2 reads io.stat as a v2 host has it.

@@ -99,6 +99,6 @@ func (m memory) Stat(group string, s *stats.Metrics) error {
 	if err := m.controller.Stat(group, s); err != nil {
 		return err
 	}
-	s.Memory.Swap.Usage = keyed(filepath.Join(m.Path(group), "memory.stat"), "total_swap")
+	s.Memory.Swap.Usage = valueOf(contents(filepath.Join(m.Path(group), "memory.stat"), nil), "total_swap")
 	return nil
 }

@@ -1,13 +1,10 @@
 package cgroup
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -176,19 +173,4 @@ func (r *Root) OOMKills(path string) (uint64, error) {
 	}
 	st, err := cg.Stat()
 	return st.GetMemoryOomControl().GetOomKill(), err
-}
-
-// keyed is one value of a file of "key value" lines.
-func keyed(file, key string) uint64 {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	for line := range bytes.Lines(b) {
-		if k, v, _ := strings.Cut(strings.TrimSpace(string(line)), " "); k == key {
-			n, _ := strconv.ParseUint(v, 10, 64)
-			return n
-		}
-	}
-	return 0
 }

@@ -38,6 +38,17 @@ func TestMeasure(t *testing.T) {
 		container.Limits == nil || container.Files.Open < 3 || container.FileLimit <= 0 {
 		t.Errorf("the container is %+v", container)
 	}
+	list := g.r.ListUse()
+	if len(list) != 1 || len(list[0].GetLinux().GetContainers()) != 1 {
+		t.Fatalf("the use of resources is %v", list)
+	}
+	one := list[0].Linux.Containers[0]
+	if list[0].GetAttributes().GetMetadata().GetName() != whole.Pod || one.GetAttributes().GetId() != id ||
+		list[0].Linux.GetCpu().GetUsageCoreNanoSeconds().GetValue() < whole.Use.CPUNanos ||
+		one.GetCpu().GetUsageCoreNanoSeconds().GetValue() < container.Use.CPUNanos ||
+		one.GetMemory().GetWorkingSetBytes().GetValue() == 0 || one.GetSwap().GetSwapUsageBytes() == nil {
+		t.Errorf("the use of resources is %v, after %+v", list, measured)
+	}
 	if err := g.r.StopContainer(t.Context(), id, 0); err != nil {
 		t.Fatal(err)
 	}

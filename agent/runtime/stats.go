@@ -156,6 +156,33 @@ func (r *Runtime) podStats(
 	}}
 }
 
+// ListUse is ListPodSandboxStats with what metrics of resources tell, and no more: the
+// processor time, memory and swap of ready pods and of their running containers.
+func (r *Runtime) ListUse() []*criv1.PodSandboxStats {
+	containers := r.runningByPod()
+	var out []*criv1.PodSandboxStats
+	for _, s := range r.sandboxes.List() {
+		if !s.Ready {
+			continue
+		}
+		linux := &criv1.LinuxPodSandboxStats{}
+		if use, err := r.cgroups.Use(s.Cgroup); err == nil {
+			linux.Cpu, linux.Memory = cpu(use), memory(use)
+		}
+		for _, c := range containers[s.ID] {
+			one := &criv1.ContainerStats{Attributes: &criv1.ContainerAttributes{
+				Id: c.ID, Metadata: c.Config.GetMetadata(), Labels: c.Config.GetLabels()}}
+			if use, err := r.cgroups.Use(c.Cgroup); err == nil {
+				one.Cpu, one.Memory, one.Swap = cpu(use), memory(use), swap(use)
+			}
+			linux.Containers = append(linux.Containers, one)
+		}
+		out = append(out, &criv1.PodSandboxStats{Linux: linux, Attributes: &criv1.PodSandboxAttributes{
+			Id: s.ID, Metadata: s.Config.GetMetadata(), Labels: s.Config.GetLabels()}})
+	}
+	return out
+}
+
 // networkUsage reads the interfaces of a namespace; the pod's own is the default one.
 func networkUsage(ns string) *criv1.NetworkUsage {
 	out := &criv1.NetworkUsage{Timestamp: time.Now().UnixNano()}

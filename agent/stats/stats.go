@@ -66,6 +66,9 @@ type Provider struct {
 	// Groups measures the pods' control groups; nil: what the CRI tells of them
 	// must do, and Images names the images of containers by their IDs.
 	Groups func(ctx context.Context) []Group
+	// Use measures the processor time, memory and swap of pods and containers; nil: what
+	// the CRI tells of them, which takes longer, must do.
+	Use func() []*criv1.PodSandboxStats
 	// LayerDisks are those that containers' layers are on. Groups tells nothing of one
 	// that a group did not use yet.
 	LayerDisks []cgroup.Disk

@@ -14,7 +14,7 @@ import (
 // Resource is the kubelet's /metrics/resource (KEP-727).
 func (p *Provider) Resource(ctx context.Context, out io.Writer) error {
 	page := metrics.NewPage(out)
-	pods, err := p.Runtime.ListPodSandboxStats(ctx, nil)
+	pods, err := p.use(ctx)
 	failed := 0.0
 	if err != nil {
 		failed = 1
@@ -116,4 +116,11 @@ func eachContainer(pods []*criv1.PodSandboxStats, f func(s *criv1.ContainerStats
 			f(c, append([]string{"container", c.GetAttributes().GetMetadata().GetName()}, labels...)...)
 		}
 	})
+}
+
+func (p *Provider) use(ctx context.Context) ([]*criv1.PodSandboxStats, error) {
+	if p.Use != nil {
+		return p.Use(), nil
+	}
+	return p.Runtime.ListPodSandboxStats(ctx, nil)
 }
