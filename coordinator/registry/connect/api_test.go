@@ -47,6 +47,7 @@ func TestAPI(t *testing.T) {
 	t.Run("Log", func(t *testing.T) { logs(t, c, agent) })
 	t.Run("PastLog", func(t *testing.T) { pastLogs(t, c, agent, past.Handler()) })
 	t.Run("Exec", func(t *testing.T) { execStreams(t, c, s.Config) })
+	t.Run("ExecLost", func(t *testing.T) { execLost(t, c, s.Config) })
 	t.Run("PortForward", func(t *testing.T) { forwardPorts(t, c, s.Config) })
 }
 

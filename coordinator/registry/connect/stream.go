@@ -28,7 +28,8 @@ func upgrading(location *url.URL, transport http.RoundTripper, responder rest.Re
 // translated to SPDY, which every CRI streaming server speaks (KEP-4006).
 func streaming(location *url.URL, transport http.RoundTripper, responder rest.Responder,
 	o translator.Options) http.Handler {
-	spdy := translator.NewStreamTranslatorHandler(location, transport, 0, o)
+	telling, tellingTransport := tellLost(location, transport)
+	spdy := translator.NewStreamTranslatorHandler(telling, tellingTransport, 0, o)
 	return translator.NewTranslatingHandler(upgrading(location, transport, responder), spdy,
 		wsstream.IsWebSocketRequestWithStreamCloseProtocol)
 }

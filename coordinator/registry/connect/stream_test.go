@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +28,12 @@ type echo struct{}
 
 func (echo) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader,
 	out, errs io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+	if cmd[0] == "lost" {
+		fmt.Fprint(out, "some output")
+		agentGone <- struct{}{}
+		_, err := io.Copy(io.Discard, in) // until the connection is gone
+		return err
+	}
 	fmt.Fprintf(out, "%s/%s %s: ", name, container, strings.Join(cmd, " "))
 	fmt.Fprint(errs, "to stderr")
 	_, err := io.Copy(out, in)
@@ -38,6 +46,9 @@ func (echo) PortForward(_ context.Context, name, _ string, port int32, stream io
 	return err
 }
 
+// agentGone gets one when an agent's connections are to break in the middle of a command.
+var agentGone = make(chan struct{}, 1)
+
 // serveStreams answers exec and portForward as an agent does; false: the
 // request is for something else.
 func serveStreams(w http.ResponseWriter, r *http.Request) bool {
@@ -49,8 +60,8 @@ func serveStreams(w http.ResponseWriter, r *http.Request) bool {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return true
 		}
-		remotecommand.ServeExec(w, r, echo{}, path[3], "", path[4], r.URL.Query()["command"], o, time.Minute,
-			time.Minute, remotecommand.SupportedStreamingProtocols)
+		remotecommand.ServeExec(&breakable{w}, r, echo{}, path[3], "", path[4], r.URL.Query()["command"], o,
+			time.Minute, time.Minute, remotecommand.SupportedStreamingProtocols)
 	case "portForward":
 		o, err := portforward.NewV4Options(r)
 		if err != nil {
@@ -63,6 +74,56 @@ func serveStreams(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	return true
+}
+
+// breakable keeps the connection that is taken over, which breaks as agentGone tells.
+type breakable struct{ http.ResponseWriter }
+
+func (b *breakable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := b.ResponseWriter.(http.Hijacker).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	ended := &endingConn{Conn: conn, ended: make(chan struct{})}
+	go func() {
+		select {
+		case <-agentGone:
+			conn.Close()
+		case <-ended.ended:
+		}
+	}()
+	return ended, rw, nil
+}
+
+func (b *breakable) Flush() { b.ResponseWriter.(http.Flusher).Flush() }
+
+type endingConn struct {
+	net.Conn
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (c *endingConn) Close() error {
+	c.once.Do(func() { close(c.ended) })
+	return c.Conn.Close()
+}
+
+// execLost runs a command whose agent goes away: nobody may think that it succeeded.
+func execLost(t *testing.T, c kubernetes.Interface, config *rest.Config) {
+	url := c.CoreV1().RESTClient().Post().Resource("pods").Namespace("default").Name("logged").
+		SubResource("exec").VersionedParams(
+		&corev1.PodExecOptions{Container: "d", Command: []string{"lost"}, Stdin: true, Stdout: true},
+		scheme.ParameterCodec).URL()
+	executor := must[client.Executor](t)(client.NewWebSocketExecutor(config, "GET", url.String()))
+	in, input := io.Pipe()
+	defer input.Close()
+	var out bytes.Buffer
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	err := executor.StreamWithContext(ctx, client.StreamOptions{Stdin: in, Stdout: &out})
+	if err == nil || !strings.Contains(err.Error(), "lost") || out.String() != "some output" {
+		t.Errorf("an exec whose agent went away: %v, %q", err, out.String())
+	}
 }
 
 // execStreams runs a command as kubectl does, by WebSocket and by SPDY.
