@@ -6,7 +6,7 @@
 //	   │ Options, CustomOptions                                    options.go
 //	   ▼
 //	watch cache ◄── Follow: informers of this process             share.go
-//	   ▼                                                           clock.go
+//	   ▼                                                           clock.go, stalled.go
 //	what values are on disk: encrypted by the keys of a file       encrypt.go
 //	   │          the same keys at all coordinators                witness.go
 //	   │          where each kind's values are                     resources.go

@@ -123,7 +123,7 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 	if uncached[c.GroupResource] {
 		return raw, raw.Close, nil
 	}
-	from := newSource(raw, newFunc)
+	from := newSource(raw, o.store.stalled, newFunc)
 	var under storage.Interface = from
 	if !o.shared {
 		under = from.unsized

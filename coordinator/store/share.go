@@ -48,17 +48,9 @@ type source struct {
 	followers map[*follower]struct{}
 }
 
-func newSource(s storage.Interface, newObject func() runtime.Object) *source {
-	return &source{unsized: unsized{s}, newObject: newObject, followers: map[*follower]struct{}{}}
+func newSource(s storage.Interface, stalled *stalled, newObject func() runtime.Object) *source {
+	return &source{unsized: unsized{s, stalled}, newObject: newObject, followers: map[*follower]struct{}{}}
 }
-
-// unsized does not estimate what lists cost. The library would look through each
-// cache once a minute for that, and have etcd tell its revision to all of them;
-// only its flow control, which is not used, asks.
-type unsized struct{ storage.Interface }
-
-// EnableResourceSizeEstimation does nothing.
-func (unsized) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
 // GetCurrentResourceVersion is asked before a consistent read, which then waits
 // until the cache has reached that revision. Another kind's writes raise it too,

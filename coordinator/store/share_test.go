@@ -83,7 +83,7 @@ func expectNone(t *testing.T, w watch.Interface) {
 
 func TestFollow(t *testing.T) {
 	etcd := &etcdOf{}
-	s := newSource(etcd, func() runtime.Object { return &corev1.ConfigMap{} })
+	s := newSource(etcd, &stalled{}, func() runtime.Object { return &corev1.ConfigMap{} })
 	early := s.follow()
 	defer early.Stop()
 	begin(t, s)
@@ -117,7 +117,7 @@ func TestFollow(t *testing.T) {
 // difference only.
 func TestFollowAcrossAFreshStart(t *testing.T) {
 	etcd := &etcdOf{}
-	s := newSource(etcd, func() runtime.Object { return &corev1.ConfigMap{} })
+	s := newSource(etcd, &stalled{}, func() runtime.Object { return &corev1.ConfigMap{} })
 	begin(t, s)
 	old := etcd.watching
 	for _, name := range []string{"stays", "goes", "changes"} {

@@ -50,6 +50,8 @@ type Store struct {
 	resources map[schema.GroupResource]string
 	// clock is that of all watch caches.
 	clock beatClock
+	// stalled is of the watches of all watch caches.
+	stalled *stalled
 }
 
 const (
@@ -74,6 +76,10 @@ func newStore(e *embedded, c *clientv3.Client) *Store {
 	kc.Kubernetes = kc
 	kc.KV = etcd3.NewETCDLatencyTracker(kc.KV)
 	s := &Store{etcd: e, client: kc, clock: newBeatClock()}
+	s.stalled = &stalled{write: func(ctx context.Context) error {
+		_, err := kc.KV.Put(ctx, stalledKey, "")
+		return err
+	}}
 	s.serveSize()
 	return s
 }
