@@ -13,6 +13,7 @@ import (
 
 	crdinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
@@ -42,6 +43,9 @@ import (
 type Storage interface {
 	Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) generic.RESTOptionsGetter
 	CustomOptions() generic.RESTOptionsGetter
+	// Count is how many objects of a resource are stored, known whether there is such a
+	// resource.
+	Count(ctx context.Context, resource schema.GroupResource) (n int64, known bool, err error)
 }
 
 // Config is what the server is made of.

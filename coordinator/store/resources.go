@@ -43,6 +43,23 @@ func (s *Store) notes(gr schema.GroupResource, storagePrefix, resourcePrefix str
 	s.resources[gr] = path.Join("/", storagePrefix, resourcePrefix) + "/"
 }
 
+// Count is how many objects of a resource this member of the store has, known whether it
+// serves the resource. It asks no other member.
+func (s *Store) Count(ctx context.Context, gr schema.GroupResource) (n int64, known bool, err error) {
+	s.mu.Lock()
+	below := s.resources[gr]
+	s.mu.Unlock()
+	if below == "" {
+		return 0, false, nil
+	}
+	r, err := s.client.KV.Get(ctx, below, clientv3.WithRange(clientv3.GetPrefixRangeEnd(below)),
+		clientv3.WithCountOnly(), clientv3.WithSerializable())
+	if err != nil {
+		return 0, true, fmt.Errorf("count %s: %w", gr, err)
+	}
+	return r.Count, true, nil
+}
+
 // prefixes is where the values of the resources are that the store has served.
 func (s *Store) prefixes() map[schema.GroupResource]string {
 	s.mu.Lock()
