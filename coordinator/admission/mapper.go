@@ -15,14 +15,23 @@ import (
 // policy with parameters of such a kind asks each second.
 const relearn = 5 * time.Second
 
+// startWait is for how long after the first question a kind that is not known is
+// waited for. A coordinator that starts knows its policies a moment before discovery
+// knows custom kinds, and a policy without its kind refuses all that it matches.
+const startWait = 3 * time.Second
+
+// askPause is between two questions of that time.
+const askPause = 100 * time.Millisecond
+
 // mapper finds the resource of a parameter's kind. It asks discovery when it is
 // first needed, which is when a policy with parameters exists, and anew for what
 // is not known: the kind's definition may be newer than that.
 type mapper struct {
 	*restmapper.DeferredDiscoveryRESTMapper
 
-	mu    sync.Mutex
-	asked time.Time
+	mu       sync.Mutex
+	starting time.Time // until when unknown kinds are waited for
+	asked    time.Time
 }
 
 func newMapper(client discovery.DiscoveryInterface) *mapper {
@@ -30,14 +39,40 @@ func newMapper(client discovery.DiscoveryInterface) *mapper {
 	return &mapper{DeferredDiscoveryRESTMapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
 }
 
-// RESTMapping is all that policies ask for.
+// RESTMapping is all that policies ask for. Requests wait while the first policies
+// wait for it.
 func (m *mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
-	found, err := m.DeferredDiscoveryRESTMapper.RESTMapping(gk, versions...)
-	if err == nil || !m.old() {
-		return found, err
+	wait := m.begin()
+	for {
+		found, err := m.DeferredDiscoveryRESTMapper.RESTMapping(gk, versions...)
+		if err == nil {
+			return found, nil
+		}
+		if time.Now().Before(wait) {
+			time.Sleep(askPause)
+			m.markAsked()
+		} else if !m.old() {
+			return nil, err
+		}
+		m.Reset()
 	}
-	m.Reset()
-	return m.DeferredDiscoveryRESTMapper.RESTMapping(gk, versions...)
+}
+
+// begin returns until when unknown kinds are waited for.
+func (m *mapper) begin() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.starting.IsZero() {
+		m.starting = time.Now().Add(startWait)
+	}
+	return m.starting
+}
+
+// markAsked notes that discovery is asked again.
+func (m *mapper) markAsked() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked = time.Now()
 }
 
 // old tells whether discovery may be asked again.
