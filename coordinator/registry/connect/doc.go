@@ -8,6 +8,8 @@
 //	log.go                       stream.go                            services/proxy
 //	     │                            │ v5 WebSockets     │ tunnelled  proxy.go
 //	     │                            │ become SPDY       │ SPDY       │
+//	     │                            │ lost.go: a lost   │            │
+//	     │                            │ agent is no success            │
 //	     └──────────────┬─────────────┴───────────────────┘            │
 //	                    ▼ kubelet.go                                   ▼ address.go
 //	  the pod's node, its address and port;          an address that is not the API

@@ -73,8 +73,9 @@ const (
 	errorStream = 1
 	// frameHeader is how long the header of a SPDY frame is.
 	frameHeader = 8
-	// mostHead bounds the agent's HTTP answer. A longer one is passed on unread.
-	mostHead = 64 << 10
+	// mostHead bounds the agent's HTTP answer, mostFrame a frame. What follows a longer one is
+	// passed on unread.
+	mostHead, mostFrame = 64 << 10, 1 << 20
 )
 
 // lossTeller is a connection that becomes SPDY with the agent's answer. It passes whole frames on,
@@ -164,6 +165,10 @@ func (c *lossTeller) frame() error {
 	first, second := binary.BigEndian.Uint32(header[:4]), binary.BigEndian.Uint32(header[4:])
 	length := int64(second & (1<<24 - 1))
 	c.ready.Write(header[:])
+	if length > mostFrame {
+		c.state = readRaw
+		return nil
+	}
 	if _, err := io.CopyN(&c.ready, c.Conn, length); err != nil {
 		c.ready.Reset()
 		return err
