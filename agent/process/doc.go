@@ -7,7 +7,8 @@
 //	notify.go   the service manager hears: ready, alive, stopping (sd_notify(3))
 //	listen.go   connections are limited before anybody has said who they are, and
 //	            so is the time of who is refused; complaints.go has what they do wrong
-//	timers.go   timers of an idle process wait for each other
+//	timers.go   timers of an idle process wait for each other, an agent's always a little;
+//	            not those of programs that are not ours
 //	stack.go    goroutines of requests begin with the stack that they need
 //	clock.go    somebody has set the clock
 //	address.go  the machine has another address than it began with

@@ -42,37 +42,27 @@ func newMapper(client discovery.DiscoveryInterface) *mapper {
 // RESTMapping is all that policies ask for. Requests wait while the first policies
 // wait for it.
 func (m *mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
-	wait := m.begin()
-	for {
+	for until := m.starts(); ; m.Reset() {
 		found, err := m.DeferredDiscoveryRESTMapper.RESTMapping(gk, versions...)
-		if err == nil {
+		switch {
+		case err == nil:
 			return found, nil
-		}
-		if time.Now().Before(wait) {
+		case time.Now().Before(until):
 			time.Sleep(askPause)
-			m.markAsked()
-		} else if !m.old() {
+		case !m.old():
 			return nil, err
 		}
-		m.Reset()
 	}
 }
 
-// begin returns until when unknown kinds are waited for.
-func (m *mapper) begin() time.Time {
+// starts returns until when unknown kinds are waited for.
+func (m *mapper) starts() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.starting.IsZero() {
 		m.starting = time.Now().Add(startWait)
 	}
 	return m.starting
-}
-
-// markAsked notes that discovery is asked again.
-func (m *mapper) markAsked() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked = time.Now()
 }
 
 // old tells whether discovery may be asked again.

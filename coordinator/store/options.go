@@ -126,7 +126,7 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 	from := newSource(raw, o.store.stalled, newFunc)
 	var under storage.Interface = from
 	if !o.shared {
-		under = from.unsized
+		under = from.watched
 	}
 	caching, err := cacher.NewCacherFromConfig(cacher.Config{
 		Storage: under, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,

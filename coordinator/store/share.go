@@ -31,7 +31,7 @@ func (s *sharing) Follow() watch.Interface { return s.source.follow() }
 // decoded once, goes to the followers too. The library's own watches copy each
 // object for each watcher.
 type source struct {
-	unsized
+	watched
 	newObject func() runtime.Object
 
 	mu sync.Mutex
@@ -49,7 +49,7 @@ type source struct {
 }
 
 func newSource(s storage.Interface, stalled *stalled, newObject func() runtime.Object) *source {
-	return &source{unsized: unsized{s, stalled}, newObject: newObject, followers: map[*follower]struct{}{}}
+	return &source{watched: watched{s, stalled}, newObject: newObject, followers: map[*follower]struct{}{}}
 }
 
 // GetCurrentResourceVersion is asked before a consistent read, which then waits

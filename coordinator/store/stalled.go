@@ -51,19 +51,19 @@ func (s *stalled) ask(ctx context.Context, now time.Time) {
 	}
 }
 
-// unsized does not estimate what lists cost. The library would look through each
-// cache once a minute for that, and have etcd tell its revision to all of them;
-// flow control counts for itself.
-type unsized struct {
+// watched is etcd as its watch cache asks it.
+type watched struct {
 	storage.Interface
 	stalled *stalled
 }
 
-// EnableResourceSizeEstimation does nothing.
-func (unsized) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
+// EnableResourceSizeEstimation does nothing: the library would look through each cache
+// once a minute to estimate what lists cost, and have etcd tell its revision to all of
+// them. Flow control counts for itself.
+func (watched) EnableResourceSizeEstimation(storage.KeysFunc) error { return nil }
 
 // RequestWatchProgress has the watches of this process tell how far they have come.
-func (u unsized) RequestWatchProgress(ctx context.Context) error {
-	u.stalled.ask(ctx, time.Now())
-	return u.Interface.RequestWatchProgress(ctx)
+func (w watched) RequestWatchProgress(ctx context.Context) error {
+	w.stalled.ask(ctx, time.Now())
+	return w.Interface.RequestWatchProgress(ctx)
 }
