@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	stats1 "github.com/containerd/cgroups/v3/cgroup1/stats"
+	"github.com/containerd/cgroups/v3/cgroup1"
 	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/host"
@@ -214,7 +214,7 @@ func TestStatOfV2(t *testing.T) {
 	mount := t.TempDir()
 	r := &Root{mode: V2, unified: mount, controllers: []string{"cpu", "memory", "pids"}}
 	psi := "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"
-	files(t, mount+"/g", map[string]string{
+	groupFiles(t, mount+"/g", map[string]string{
 		"cpu.stat":    "usage_usec 7\nuser_usec 4\nsystem_usec 3\nnr_periods 5\nnr_throttled 2\nthrottled_usec 6\n",
 		"memory.stat": "anon 100\nfile 300\nfile_mapped 40\ninactive_file 250\npgfault 11\npgmajfault 1\n",
 		"memory.peak": "500\n", "memory.current": "400\n", "memory.max": "4096\n",
@@ -262,7 +262,7 @@ func brief(s Stats, at time.Time) Stats {
 func TestDisksOfV2(t *testing.T) {
 	mount := t.TempDir()
 	r := &Root{mode: V2, unified: mount, controllers: []string{"io"}}
-	files(t, mount+"/g", map[string]string{
+	groupFiles(t, mount+"/g", map[string]string{
 		"io.stat": "8:16 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n7:0 rbytes=10 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n",
 	})
 	want := []Disk{
@@ -277,21 +277,66 @@ func TestDisksOfV2(t *testing.T) {
 	}
 }
 
-// TestDisksOfV1 takes what the library read of a v1 host.
+// TestDisksOfV1 sums up what the files of a v1 host tell by operation.
 func TestDisksOfV1(t *testing.T) {
-	entry := func(op string, major, minor, value uint64) *stats1.BlkIOEntry {
-		return &stats1.BlkIOEntry{Op: op, Major: major, Minor: minor, Value: value}
+	mount := t.TempDir()
+	r := &Root{mode: V1, v1: []cgroup1.Subsystem{cgroup1.NewBlkio(mount)}}
+	texts := map[string]string{
+		"bytes": "8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\n7:1 Read 5\n7:1 Total 5\nTotal 35\n",
+		"d":     "8:0 Read 1\n8:0 Write 2\n8:0 Sync 3\n8:0 Total 3\nTotal 3\n",
 	}
-	got := disks1(&stats1.BlkIOStat{
-		IoServiceBytesRecursive: []*stats1.BlkIOEntry{
-			entry("Read", 8, 0, 10), entry("Write", 8, 0, 20), entry("Total", 8, 0, 30),
-		},
-		IoServicedRecursive: []*stats1.BlkIOEntry{
-			entry("Read", 8, 0, 1), entry("Write", 8, 0, 2), entry("Sync", 8, 0, 3),
-		},
+	groupFiles(t, mount+"/blkio/g", map[string]string{
+		"blkio.throttle.io_service_bytes_recursive": texts["bytes"], "blkio.throttle.io_serviced_recursive": texts["d"],
 	})
-	if want := []Disk{{Major: 8, ReadBytes: 10, WrittenBytes: 20, Reads: 1, Writes: 2}}; !slices.Equal(got, want) {
+	want := []Disk{
+		{Major: 7, Minor: 1, ReadBytes: 5},
+		{Major: 8, ReadBytes: 10, WrittenBytes: 20, Reads: 1, Writes: 2},
+	}
+	if got := r.Disks("/g"); !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := r.Disks("/gone"); got != nil {
+		t.Errorf("a group that does not exist uses %+v", got)
+	}
+}
+
+// TestStatOfV1 reads files as a v1 host has them.
+func TestStatOfV1(t *testing.T) {
+	mount := t.TempDir()
+	r := &Root{mode: V1, v1: []cgroup1.Subsystem{
+		cgroup1.NewCpu(mount), cgroup1.NewCpuacct(mount), cgroup1.NewMemory(mount), cgroup1.NewPids(mount),
+	}}
+	for hierarchy, content := range map[string]map[string]string{
+		"cpu":     {"cpu.stat": "nr_periods 5\nnr_throttled 2\nthrottled_time 6\n"},
+		"cpuacct": {"cpuacct.usage": "7000\n", "cpuacct.stat": "user 4\nsystem 3\n"},
+		"pids":    {"pids.current": "4\n", "pids.max": "max\n"},
+		"memory": {
+			"memory.stat": "cache 1\nrss 2\ninactive_file 3\ntotal_cache 300\ntotal_rss 100\ntotal_mapped_file 40\n" +
+				"total_swap 8\ntotal_pgfault 11\ntotal_pgmajfault 1\ntotal_inactive_file 250\n",
+			"memory.usage_in_bytes": "400\n", "memory.max_usage_in_bytes": "500\n", "memory.failcnt": "9\n",
+			"memory.limit_in_bytes": "9223372036854771712\n",
+			"memory.oom_control":    "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+		},
+	} {
+		groupFiles(t, mount+"/"+hierarchy+"/g", content)
+	}
+	got, err := r.Stat("/g")
+	want := Stats{
+		Time: got.Time, CPUNanos: 7000, UserNanos: 40e6, SystemNanos: 30e6, ThrottledNanos: 6, Periods: 5, Throttled: 2,
+		Memory: 400, WorkingSet: 150, RSS: 100, Cache: 300, MappedFile: 40, MaxMemory: 500, MemoryFailures: 9,
+		Swap: 8, PageFaults: 11, MajorPageFaults: 1, Pids: 4, OOMKills: 2,
+	}
+	if err != nil || got != want {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if use, err := r.Use("/g"); err != nil || use.CPUNanos != 7000 || use.WorkingSet != 150 || use.Swap != 8 {
+		t.Errorf("Use = %+v, %v", use, err)
+	}
+	if n, err := r.OOMKills("/g"); n != 2 || err != nil {
+		t.Errorf("OOMKills = %d, %v", n, err)
+	}
+	if _, err := r.OOMKills("/gone"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a group that does not exist: %v", err)
 	}
 }
 

@@ -12,8 +12,8 @@
 //	limits              Update of both             limits that are lifted: of processes on v1, of CPU and memory
 //	                                               on v2; control files by name; an error where the host lacks a
 //	                                               controller
-//	statistics          cgroup1's Stat, cgroup2's  what is swapped out, on v1; stalls (PSI), which are read on v2
-//	OOM kills           StatFiltered               alone
+//	statistics,         cgroup1's Stat, cgroup2's  read here, file by file: the library reads all that there is,
+//	OOM kills           StatFiltered: not used     with a goroutine for each controller, in three times the time
 //	entering            AddProc of both            the group for monitors beside those of containers, on v2
 //	killing             cgroup2's Kill, which      by process where v1 is alone; the wait for the end
 //	                    works on hybrid hosts too

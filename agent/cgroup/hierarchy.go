@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"path/filepath"
 	"slices"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -22,8 +21,8 @@ type hierarchy interface {
 func hierarchies(mount string) []cgroup1.Subsystem {
 	known := []hierarchy{
 		cgroup1.NewCpu(mount), cgroup1.NewCpuacct(mount), cgroup1.NewCpuset(mount),
-		memory{cgroup1.NewMemory(mount, cgroup1.IgnoreModules("memsw", "kmem", "kmem.tcp"))},
-		cgroup1.NewDevices(mount), cgroup1.NewFreezer(mount), cgroup1.NewBlkio(mount), pids{cgroup1.NewPids(mount)},
+		cgroup1.NewMemory(mount), cgroup1.NewDevices(mount),
+		cgroup1.NewFreezer(mount), cgroup1.NewBlkio(mount), pids{cgroup1.NewPids(mount)},
 		cgroup1.NewNetCls(mount), cgroup1.NewNetPrio(mount), cgroup1.NewPerfEvent(mount), cgroup1.NewNamed(mount, "systemd"),
 	}
 	if h, err := cgroup1.NewHugetlb(mount); err == nil { // the kernel has huge pages
@@ -88,17 +87,3 @@ func (p pids) Create(group string, res *specs.LinuxResources) error {
 
 // Update sets or lifts the limit.
 func (p pids) Update(group string, res *specs.LinuxResources) error { return p.Create(group, res) }
-
-// memory also tells the use of swap, which cgroup1's does not read from the
-// group's statistics. It leaves out the counters of swap, kernel memory and
-// TCP buffers, of which cgroup1's reads four files each.
-type memory struct{ controller }
-
-// Stat reads what the group uses.
-func (m memory) Stat(group string, s *stats.Metrics) error {
-	if err := m.controller.Stat(group, s); err != nil {
-		return err
-	}
-	s.Memory.Swap.Usage = valueOf(contents(filepath.Join(m.Path(group), "memory.stat"), nil), "total_swap")
-	return nil
-}

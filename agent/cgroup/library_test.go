@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/containerd/cgroups/v3/cgroup1"
-	"github.com/containerd/cgroups/v3/cgroup1/stats"
 	"github.com/containerd/cgroups/v3/cgroup2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -22,8 +21,8 @@ import (
 // These tests show what containerd/cgroups does not do, and who makes up for it
 // here (in brackets). When one fails after an update, that can go.
 
-// files makes a directory that looks like a control group.
-func files(t *testing.T, dir string, content map[string]string) string {
+// groupFiles makes a directory that looks like a control group.
+func groupFiles(t *testing.T, dir string, content map[string]string) string {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -49,7 +48,7 @@ func read(t *testing.T, dir, file string) string {
 // TestLibraryPids1: a limit of processes is not lifted (pids).
 func TestLibraryPids1(t *testing.T) {
 	mount := t.TempDir()
-	dir := files(t, mount+"/pids/g", map[string]string{"pids.max": "100"})
+	dir := groupFiles(t, mount+"/pids/g", map[string]string{"pids.max": "100"})
 	lifted := &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: ptr.To[int64](-1)}}
 	if err := cgroup1.NewPids(mount).Create("g", lifted); err != nil || read(t, dir, "pids.max") != "100" {
 		t.Errorf("pids.max = %s, %v", read(t, dir, "pids.max"), err)
@@ -59,32 +58,13 @@ func TestLibraryPids1(t *testing.T) {
 	}
 }
 
-// TestLibrarySwap1: the statistics lack what is swapped out (memory).
-func TestLibrarySwap1(t *testing.T) {
-	mount := t.TempDir()
-	content := map[string]string{"memory.stat": "total_rss 12288\ntotal_swap 4096\n", "memory.oom_control": "oom_kill 0\n"}
-	for _, counter := range []string{"usage", "max_usage", "limit"} {
-		content["memory."+counter+"_in_bytes"] = "0\n"
-	}
-	content["memory.failcnt"] = "0\n"
-	files(t, mount+"/memory/g", content)
-	theirs := cgroup1.NewMemory(mount, cgroup1.IgnoreModules("memsw", "kmem", "kmem.tcp"))
-	s := &stats.Metrics{}
-	if err := theirs.Stat("g", s); err != nil || s.Memory.TotalRSS != 12288 || strings.Contains(fmt.Sprint(s), "4096") {
-		t.Errorf("%v, %v", s, err)
-	}
-	if err := (memory{theirs}).Stat("g", s); err != nil || s.Memory.Swap.Usage != 4096 {
-		t.Errorf("ours: %v, %v", s, err)
-	}
-}
-
 // TestLibraryDelete1: deletion tells success and leaves the group where a
 // group below it disappears while it looks for processes (Delete).
 func TestLibraryDelete1(t *testing.T) {
 	mount := t.TempDir()
-	dir := files(t, mount+"/freezer/g", nil)
-	files(t, dir+"/a", nil)
-	files(t, dir+"/b", nil)
+	dir := groupFiles(t, mount+"/freezer/g", nil)
+	groupFiles(t, dir+"/a", nil)
+	groupFiles(t, dir+"/b", nil)
 	procs := dir + "/a/cgroup.procs" // whose reader waits for a writer
 	if err := syscall.Mkfifo(procs, 0o600); err != nil {
 		t.Fatal(err)
@@ -179,7 +159,7 @@ func TestLibraryControllers2(t *testing.T) {
 // TestLibraryLimits2: limits that are lifted are written as "-1", which the
 // kernel takes for none of them (v2).
 func TestLibraryLimits2(t *testing.T) {
-	dir := files(t, t.TempDir()+"/g", nil)
+	dir := groupFiles(t, t.TempDir()+"/g", nil)
 	m, err := cgroup2.Load("/g", cgroup2.WithMountpoint(filepath.Dir(dir)))
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +168,7 @@ func TestLibraryLimits2(t *testing.T) {
 	show := func(res *cgroup2.Resources) string {
 		t.Helper()
 		for _, file := range []string{"cpu.max", "memory.max"} {
-			files(t, dir, map[string]string{file: ""})
+			groupFiles(t, dir, map[string]string{file: ""})
 		}
 		if err := m.Update(res); err != nil {
 			t.Fatal(err)
@@ -200,25 +180,6 @@ func TestLibraryLimits2(t *testing.T) {
 	}
 	if got := show(res.v2(func(string) bool { return true })); got != "max 100000, 9223372036854775807" {
 		t.Errorf("ours: %s", got)
-	}
-}
-
-// TestLibraryStallsOnHybrid: beside v1 the stalls of memory are not read
-// (stat2).
-func TestLibraryStallsOnHybrid(t *testing.T) {
-	r, dir := group2(t)
-	if r.mode != Hybrid || r.on2("memory") {
-		t.Skip("the memory controller is on v2 here")
-	}
-	if _, err := os.ReadFile(dir + "/memory.pressure"); err != nil {
-		t.Skip("the kernel tells no stalls")
-	}
-	m, err := r.group2("/" + filepath.Base(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s, err := m.StatFiltered(cgroup2.StatMemory); err != nil || s.GetMemory().GetPSI() != nil {
-		t.Errorf("%v, %v", s, err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,24 +21,40 @@ import (
 func (r *Root) Pids(path string) ([]int, error) {
 	var out []int
 	for _, dir := range r.memberships(path) {
-		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
-			if err != nil || !d.IsDir() {
-				return ignoreGone(err)
-			}
-			b, err := os.ReadFile(filepath.Join(p, "cgroup.procs"))
-			for f := range strings.FieldsSeq(string(b)) {
-				if pid, _ := strconv.Atoi(f); pid > 0 {
-					out = append(out, pid)
-				}
-			}
-			return ignoreGone(err)
-		})
-		if err != nil {
+		if err := processes(dir, &out); err != nil {
 			return nil, fmt.Errorf("list processes of cgroup %s: %w", path, err)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
+}
+
+// processes appends those of a group and of the groups below it.
+func processes(dir string, out *[]int) error {
+	f, err := inside(dir)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	text, err := f.read("cgroup.procs")
+	for line := range bytes.Lines(text) {
+		if pid := number(line); pid > 0 {
+			*out = append(*out, int(pid))
+		}
+	}
+	f.close()
+	if err := ignoreGone(err); err != nil {
+		return err
+	}
+	names, err := below(dir)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	for _, name := range names {
+		if err := processes(filepath.Join(dir, name), out); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ignoreGone hides that a group disappeared meanwhile, or that it is threaded:

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup2"
+	"golang.org/x/sys/unix"
 )
 
 // mountPoint is where the control group file systems are mounted; the library
@@ -99,7 +100,8 @@ func (r *Root) Controls(controller string) bool {
 
 // on2 tells whether cgroup2 has the controller.
 func (r *Root) on2(controller string) bool {
-	return slices.Contains(r.controllers, controller) && len(r.pick(cgroup1.Name(controller))) == 0
+	on1 := func(s cgroup1.Subsystem) bool { return s.Name() == cgroup1.Name(controller) }
+	return slices.Contains(r.controllers, controller) && !slices.ContainsFunc(r.v1, on1)
 }
 
 // group1 is a group that exists in at least one of the named hierarchies of
@@ -239,11 +241,23 @@ func (r *Root) passControllers(m *cgroup2.Manager) error {
 	return nil
 }
 
-// children names the groups directly below a directory.
+// children names the groups directly below a directory, none if it cannot be read.
 func children(dir string) []string {
+	names, _ := below(dir)
+	return names
+}
+
+// below names the groups directly below a directory. The kernel counts them among its links
+// (a directory has one of its own and one in that above it), so that most groups, which have
+// none, are not listed.
+func below(dir string) ([]string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil || st.Nlink == 2 {
+		return nil, err
+	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	var names []string
 	for _, e := range entries {
@@ -251,5 +265,5 @@ func children(dir string) []string {
 			names = append(names, e.Name())
 		}
 	}
-	return names
+	return names, nil
 }

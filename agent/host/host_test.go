@@ -87,7 +87,7 @@ func TestCPUTime(t *testing.T) {
 }
 
 func TestParsePressure(t *testing.T) {
-	p := parsePressure([]byte("some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"))
+	p := ParsePressure([]byte("some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=99\n"))
 	want := Pressure{Some: PSI{1.5, 0.25, 0, 1234}, Full: PSI{0.1, 0, 0, 99}}
 	if p != want {
 		t.Errorf("got %+v, want %+v", p, want)

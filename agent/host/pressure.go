@@ -20,21 +20,16 @@ type Pressure struct{ Some, Full PSI }
 // Stall is the stall information of cpu, memory or io for the whole machine,
 // nil if the kernel has none.
 func Stall(resource string) *Pressure {
-	return ReadPressure(filepath.Join(proc, "pressure", resource))
-}
-
-// ReadPressure reads one file, the machine's or a cgroup's, nil where there is
-// none; EOPNOTSUPP means that it was turned off at boot.
-func ReadPressure(file string) *Pressure {
-	b, err := os.ReadFile(file)
+	b, err := os.ReadFile(filepath.Join(proc, "pressure", resource))
 	if err != nil {
-		return nil
+		return nil // EOPNOTSUPP means that it was turned off at boot
 	}
-	p := parsePressure(b)
+	p := ParsePressure(b)
 	return &p
 }
 
-func parsePressure(b []byte) Pressure {
+// ParsePressure reads the text of one file, the machine's or a control group's.
+func ParsePressure(b []byte) Pressure {
 	var p Pressure
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)

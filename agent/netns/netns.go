@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -189,6 +190,19 @@ func Do(path string, fn func() error) error {
 			return err
 		}
 		return fn()
+	})
+}
+
+// Each runs fn on one thread inside each of the network namespaces pinned at paths in turn.
+// One that is gone is passed over.
+func Each(paths iter.Seq[string], fn func(path string)) {
+	_ = onOwnThread(func() error {
+		for path := range paths {
+			if enter(pin{path, "network", unix.CLONE_NEWNET}) == nil {
+				fn(path)
+			}
+		}
+		return nil
 	})
 }
 

@@ -2,10 +2,12 @@ package netns
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -154,6 +156,32 @@ func TestOthersStayOutside(t *testing.T) {
 	}
 	if err := Do("", func() error { return nil }); err != nil {
 		t.Errorf("the host's: %v", err)
+	}
+}
+
+// TestEach enters one namespace after the other, on a thread that is nobody's afterwards.
+func TestEach(t *testing.T) {
+	needRoot(t)
+	a, b := pinsIn(t.TempDir()), pinsIn(t.TempDir())
+	for _, p := range []Pins{a, b} {
+		if err := Create(p, func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		defer p.Remove()
+	}
+	gone := filepath.Join(t.TempDir(), "none")
+	inside := map[string]uint64{}
+	Each(slices.Values([]string{a.Net, gone, b.Net}), func(path string) { inside[path] = networkHere(t) })
+	want := map[string]uint64{}
+	for _, p := range []Pins{a, b} {
+		var st unix.Stat_t
+		if err := unix.Stat(p.Net, &st); err != nil {
+			t.Fatal(err)
+		}
+		want[p.Net] = st.Ino
+	}
+	if outside := networkHere(t); !maps.Equal(inside, want) || outside == want[a.Net] || outside == want[b.Net] {
+		t.Errorf("went into %v, want %v; outside is %d", inside, want, outside)
 	}
 }
 

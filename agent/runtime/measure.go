@@ -3,6 +3,7 @@ package runtime
 import (
 	"bytes"
 	"context"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -57,13 +58,12 @@ type Traffic struct {
 // Measure reads what each ready pod uses, followed by what each of its running
 // containers does.
 func (r *Runtime) Measure(ctx context.Context) []Measurement {
-	byPod := r.runningByPod()
+	byPod, list := r.runningByPod(), r.ready(nil)
+	networks := interfaces(list...)
 	var out []Measurement
-	for _, s := range r.sandboxes.List() {
-		if !s.Ready {
-			continue
-		}
+	for _, s := range list {
 		if m, err := r.measurePod(s); err == nil {
+			m.Interfaces = networks[s.ID]
 			out = append(out, m)
 		}
 		for _, c := range byPod[s.ID] {
@@ -81,14 +81,10 @@ func (r *Runtime) measurePod(s *sandbox.Sandbox) (Measurement, error) {
 	if err != nil {
 		return Measurement{}, err
 	}
-	m := Measurement{
+	return Measurement{
 		Namespace: pod.GetNamespace(), Pod: pod.GetName(), Cgroup: s.Cgroup, Created: s.CreatedAt, Use: use,
 		Disks: r.cgroups.Disks(s.Cgroup), Processes: len(r.pids(s.Cgroup)),
-	}
-	if s.NetNS() != "" {
-		m.Interfaces = interfaces(s.NetNS())
-	}
-	return m, nil
+	}, nil
 }
 
 func (r *Runtime) measureContainer(
@@ -141,17 +137,25 @@ func HostInterfaces() []Interface {
 	return parseNetDev(text)
 }
 
-// interfaces reads those of a network namespace, none if it is gone.
-func interfaces(ns string) []Interface {
-	var text []byte
-	err := netns.Do(ns, func() (err error) {
-		text, err = os.ReadFile("/proc/thread-self/net/dev")
-		return err
-	})
-	if err != nil {
-		return nil
+// interfaces reads those of pods with networks of their own, by the sandboxes' IDs; none of
+// one that is gone.
+func interfaces(list ...*sandbox.Sandbox) map[string][]Interface {
+	ids := map[string]string{}
+	for _, s := range list {
+		if s.NetNS() != "" {
+			ids[s.NetNS()] = s.ID
+		}
 	}
-	return parseNetDev(text)
+	out := make(map[string][]Interface, len(ids))
+	if len(ids) == 0 {
+		return out
+	}
+	netns.Each(maps.Keys(ids), func(path string) {
+		if text, err := os.ReadFile("/proc/thread-self/net/dev"); err == nil {
+			out[ids[path]] = parseNetDev(text)
+		}
+	})
+	return out
 }
 
 // parseNetDev reads /proc/net/dev, proc_pid_net(5), without the loopback.

@@ -107,7 +107,7 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, id string) (*criv1.PodSan
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return r.podStats(ctx, s, r.containers.Select(func(c *container.Container) bool {
+	return r.podStats(ctx, s, interfaces(s)[s.ID], r.containers.Select(func(c *container.Container) bool {
 		return c.SandboxID == s.ID && c.State == container.Running
 	})), nil
 }
@@ -115,16 +115,21 @@ func (r *Runtime) PodSandboxStats(ctx context.Context, id string) (*criv1.PodSan
 // ListPodSandboxStats reads the use of the ready pods that match.
 func (r *Runtime) ListPodSandboxStats(ctx context.Context,
 	f *criv1.PodSandboxStatsFilter) ([]*criv1.PodSandboxStats, error) {
-	containers := r.runningByPod()
+	containers, list := r.runningByPod(), r.ready(f)
+	networks := interfaces(list...)
 	var out []*criv1.PodSandboxStats
-	for _, s := range r.sandboxes.List() {
-		if !s.Ready || (f.GetId() != "" && !hasPrefix(s.ID, f.GetId())) ||
-			!selects(f.GetLabelSelector(), s.Config.GetLabels()) {
-			continue
-		}
-		out = append(out, r.podStats(ctx, s, containers[s.ID]))
+	for _, s := range list {
+		out = append(out, r.podStats(ctx, s, networks[s.ID], containers[s.ID]))
 	}
 	return out, nil
+}
+
+// ready are the ready sandboxes that match.
+func (r *Runtime) ready(f *criv1.PodSandboxStatsFilter) []*sandbox.Sandbox {
+	return r.sandboxes.Select(func(s *sandbox.Sandbox) bool {
+		return s.Ready && (f.GetId() == "" || hasPrefix(s.ID, f.GetId())) &&
+			selects(f.GetLabelSelector(), s.Config.GetLabels())
+	})
 }
 
 // runningByPod are the running containers by their sandboxes' IDs.
@@ -138,16 +143,14 @@ func (r *Runtime) runningByPod() map[string][]*container.Container {
 
 // podStats measures a pod and its running containers.
 func (r *Runtime) podStats(
-	ctx context.Context, s *sandbox.Sandbox, running []*container.Container,
+	ctx context.Context, s *sandbox.Sandbox, network []Interface, running []*container.Container,
 ) *criv1.PodSandboxStats {
 	linux := &criv1.LinuxPodSandboxStats{}
 	if st, err := r.cgroups.Stat(s.Cgroup); err == nil {
 		linux.Cpu, linux.Memory, linux.Io = cpu(st), memory(st), ioUsage(st)
 		linux.Process = &criv1.ProcessUsage{Timestamp: st.Time.UnixNano(), ProcessCount: u64(st.Pids)}
 	}
-	if s.NetNS() != "" {
-		linux.Network = networkUsage(s.NetNS())
-	}
+	linux.Network = networkUsage(network)
 	for _, c := range running {
 		linux.Containers = append(linux.Containers, r.containerStats(ctx, c))
 	}
@@ -161,10 +164,7 @@ func (r *Runtime) podStats(
 func (r *Runtime) ListUse() []*criv1.PodSandboxStats {
 	containers := r.runningByPod()
 	var out []*criv1.PodSandboxStats
-	for _, s := range r.sandboxes.List() {
-		if !s.Ready {
-			continue
-		}
+	for _, s := range r.ready(nil) {
 		linux := &criv1.LinuxPodSandboxStats{}
 		if use, err := r.cgroups.Use(s.Cgroup); err == nil {
 			linux.Cpu, linux.Memory = cpu(use), memory(use)
@@ -183,13 +183,13 @@ func (r *Runtime) ListUse() []*criv1.PodSandboxStats {
 	return out
 }
 
-// networkUsage reads the interfaces of a namespace; the pod's own is the default one.
-func networkUsage(ns string) *criv1.NetworkUsage {
-	out := &criv1.NetworkUsage{Timestamp: time.Now().UnixNano()}
-	list := interfaces(ns)
+// networkUsage tells of a pod's interfaces; its own is the default one. It is nil where they
+// are not known.
+func networkUsage(list []Interface) *criv1.NetworkUsage {
 	if list == nil {
 		return nil
 	}
+	out := &criv1.NetworkUsage{Timestamp: time.Now().UnixNano()}
 	for _, i := range list {
 		usage := &criv1.NetworkInterfaceUsage{
 			Name: i.Name, RxBytes: u64(i.Received.Bytes), RxErrors: u64(i.Received.Errors),
@@ -287,10 +287,7 @@ func (r *Runtime) ListPodSandboxMetrics(context.Context) ([]*criv1.PodSandboxMet
 		}
 	}
 	var out []*criv1.PodSandboxMetrics
-	for _, s := range r.sandboxes.List() {
-		if !s.Ready {
-			continue
-		}
+	for _, s := range r.ready(nil) {
 		m := &criv1.PodSandboxMetrics{PodSandboxId: s.ID, ContainerMetrics: byPod[s.ID]}
 		if st, err := r.cgroups.Stat(s.Cgroup); err == nil {
 			m.Metrics = values(st, []string{s.ID, "POD", ""})
