@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -244,9 +245,13 @@ func newProxy(
 		Status:       status,
 		Programmed:   programmed,
 		Foreign:      others,
-		Timeouts: proxy.Timeouts{
+		Tracking: proxy.Tracking{
+			Flows:       cfg.Conntrack.Max(runtime.NumCPU()),
 			Established: cfg.Conntrack.TCPEstablishedTimeout.Duration,
 			CloseWait:   cfg.Conntrack.TCPCloseWaitTimeout.Duration,
+			UDP:         cfg.Conntrack.UDPTimeout.Duration,
+			UDPStream:   cfg.Conntrack.UDPStreamTimeout.Duration,
+			Liberal:     cfg.Conntrack.TCPBeLiberal,
 		},
 		Log: log,
 	})

@@ -331,10 +331,29 @@ type Config struct {
 	Hollow Hollow `json:"-"`
 }
 
-// Conntrack is how long the kernel remembers TCP flows; 0 leaves what it has.
+// Conntrack is how the kernel remembers flows, by the fields of kube-proxy's configuration;
+// 0 leaves what it has.
 type Conntrack struct {
+	// MaxPerCore flows for each processor, Min at least, are remembered.
+	MaxPerCore            int32           `json:"maxPerCore"`
+	Min                   int32           `json:"min"`
 	TCPEstablishedTimeout metav1.Duration `json:"tcpEstablishedTimeout"`
 	TCPCloseWaitTimeout   metav1.Duration `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal          bool            `json:"tcpBeLiberal"`
+	UDPTimeout            metav1.Duration `json:"udpTimeout"`
+	UDPStreamTimeout      metav1.Duration `json:"udpStreamTimeout"`
+}
+
+// mostFlows are as many as v1.36 of kube-proxy asks for by the number of processors.
+const mostFlows = 1 << 20
+
+// Max is how many flows a machine of so many processors shall remember, 0 for as many as the
+// kernel likes.
+func (c Conntrack) Max(processors int) int {
+	if c.MaxPerCore <= 0 {
+		return 0
+	}
+	return max(min(int(c.MaxPerCore)*processors, mostFlows), int(c.Min))
 }
 
 // Values of MemoryReservationPolicy.
@@ -457,6 +476,8 @@ func Default() Config {
 		ProxyHealthzBindAddress: "0.0.0.0:10256",
 		ProxyMetricsBindAddress: "127.0.0.1:10249",
 		Conntrack: Conntrack{
+			MaxPerCore:            32768,
+			Min:                   131072,
 			TCPEstablishedTimeout: metav1.Duration{Duration: 24 * time.Hour},
 			TCPCloseWaitTimeout:   metav1.Duration{Duration: time.Hour},
 		},

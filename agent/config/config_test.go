@@ -38,6 +38,7 @@ func TestValidateTellsAll(t *testing.T) {
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
 	c.Conntrack.TCPCloseWaitTimeout.Duration, c.ImageServiceEndpoint = -1, "/run/images.sock"
+	c.Conntrack.MaxPerCore, c.Conntrack.Min, c.Conntrack.UDPTimeout.Duration = -1, -1, -1
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	c.UpstreamNameservers, c.DNSSearchCompletion, c.DNSHostsFile = []string{"10.96.0.10"}, "Some", "hosts"
 	c.StubDomains = map[string][]string{"x.cluster.local": {"192.0.2.1"}}
@@ -48,10 +49,26 @@ func TestValidateTellsAll(t *testing.T) {
 		"upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
 		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
+		"conntrack.maxPerCore", "conntrack.min", "conntrack.udpTimeout",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)
 		}
+	}
+}
+
+// TestConntrackMax: kube-proxy's defaults and bounds.
+func TestConntrackMax(t *testing.T) {
+	for processors, want := range map[int]int{1: 131072, 4: 131072, 8: 262144, 128: 1 << 20} {
+		if got := Default().Conntrack.Max(processors); got != want {
+			t.Errorf("%d processors: %d flows, want %d", processors, got, want)
+		}
+	}
+	if got := (Conntrack{Min: 1 << 21}).Max(8); got != 0 {
+		t.Errorf("maxPerCore 0: %d flows", got)
+	}
+	if got := (Conntrack{MaxPerCore: 1, Min: 1 << 21}).Max(8); got != 1<<21 {
+		t.Errorf("a high minimum: %d flows", got)
 	}
 }
 

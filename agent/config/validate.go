@@ -60,9 +60,16 @@ func (c *Config) Validate() error {
 	}{
 		{"conntrack.tcpEstablishedTimeout", c.Conntrack.TCPEstablishedTimeout},
 		{"conntrack.tcpCloseWaitTimeout", c.Conntrack.TCPCloseWaitTimeout},
+		{"conntrack.udpTimeout", c.Conntrack.UDPTimeout},
+		{"conntrack.udpStreamTimeout", c.Conntrack.UDPStreamTimeout},
 	} {
 		if d.Duration.Duration < 0 {
 			bad(d.field, "%s must not be negative", d.Duration.Duration)
+		}
+	}
+	for field, n := range map[string]int32{"maxPerCore": c.Conntrack.MaxPerCore, "min": c.Conntrack.Min} {
+		if n < 0 {
+			bad("conntrack."+field, "%d must not be negative", n)
 		}
 	}
 	for _, r := range []struct{ field, cidr string }{

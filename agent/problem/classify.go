@@ -47,6 +47,8 @@ var rules = []struct {
 	{filesystem, "IOError", regexp.MustCompile(`^((blk_update_request: )?(critical )?(I/O|medium|target|nexus) error, dev |Buffer I/O error on dev)`)},
 	{other, "MemoryReadError", regexp.MustCompile(`^(Memory failure: 0x|EDAC .*(CE|UE) |\{?\d*\}?\[Hardware Error\]|mce: \[Hardware Error\])`)},
 	{other, "UnregisterNetDevice", regexp.MustCompile(`^unregister_netdevice: waiting for \S+ to become free`)},
+	// Twice its name, and in which network by newer kernels.
+	{other, "ConntrackFull", regexp.MustCompile(`^(nf_conntrack: ){1,2}table full[ ,]`)},
 	{other, "SystemOOM", regexp.MustCompile(`^Out of memory: Killed process `)},
 }
 
@@ -56,7 +58,7 @@ var begins = []string{"INFO: ", "watchdog: ", "NMI watchdog: ", "rcu: ", "BUG: "
 	"general protection fault", "divide error: ", "Unable to handle kernel ", "EXT", "Aborting journal ", "XFS (", "BTRFS",
 	"F2FS-fs (", "SQUASHFS error", "blk_update_request: ", "critical ", "I/O error", "medium error", "target error",
 	"nexus error", "Buffer I/O error", "Memory failure: ", "EDAC ", "{", "[Hardware Error]", "mce: ",
-	"unregister_netdevice: ", "Out of memory: "}
+	"unregister_netdevice: ", "nf_conntrack: ", "Out of memory: "}
 
 // classify tells what a line means; the kernel's lines are bounded (host.KernelLine).
 func classify(text string) message {

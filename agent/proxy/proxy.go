@@ -38,7 +38,7 @@ type Config struct {
 	// Programmed hears of the tables that the kernel holds from then on; nil: nobody does.
 	Programmed func(*service.Tables)
 	Status     Status
-	Timeouts   Timeouts
+	Tracking   Tracking
 	// Foreign tells when another program changed nftables; nil: nobody does.
 	Foreign *foreign.Watcher
 	Log     *slog.Logger
@@ -156,7 +156,7 @@ func (p *Proxy) Run(ctx context.Context, src Source) error {
 				if p.cfg.Programmed != nil {
 					p.cfg.Programmed(next)
 				}
-				p.setTimeouts()
+				p.setTracking()
 				for _, r := range p.renderers() {
 					for _, t := range triggers {
 						p.cfg.Programming.Since(t, nameOf(r.Family))
@@ -197,12 +197,12 @@ func (p *Proxy) moveHealth(where nodePorts) {
 	p.health.move(at)
 }
 
-// setTimeouts sets the kernel's time-outs once.
-func (p *Proxy) setTimeouts() {
-	if err := p.cfg.Timeouts.set(); err != nil {
-		p.log.Warn("the kernel keeps its own time-outs of flows", "err", err)
+// setTracking tells the kernel once how to remember flows.
+func (p *Proxy) setTracking() {
+	if err := p.cfg.Tracking.set(); err != nil {
+		p.log.Warn("the kernel keeps its own settings of flows", "err", err)
 	}
-	p.cfg.Timeouts = Timeouts{}
+	p.cfg.Tracking = Tracking{}
 }
 
 // apply brings the kernel from st to next; nil st and any failure lead to a

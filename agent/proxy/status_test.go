@@ -130,7 +130,7 @@ func TestRunTellsItsStatus(t *testing.T) {
 	health, numbers := free(t), free(t)
 	p := New(Config{Table: "status", Status: Status{HealthzAddr: health, MetricsAddr: numbers,
 		Metrics: func(w io.Writer) error { _, err := io.WriteString(w, "kubeproxy 1\n"); return err }},
-		Timeouts: Timeouts{Established: 7777 * time.Second, CloseWait: 555 * time.Second}})
+		Tracking: Tracking{Established: 7777 * time.Second, CloseWait: 555 * time.Second}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx, &fixedSource{service.Build(service.Input{})}) }()
