@@ -40,6 +40,7 @@ type kubeletConfiguration struct {
 
 	EnableDebuggingHandlers      bool                  `json:"enableDebuggingHandlers"`
 	EnableSystemLogHandler       *bool                 `json:"enableSystemLogHandler,omitempty"`
+	EnableSystemLogQuery         bool                  `json:"enableSystemLogQuery"`
 	ClusterDomain                string                `json:"clusterDomain,omitempty"`
 	ClusterDNS                   []string              `json:"clusterDNS,omitempty"`
 	NodeStatusReportFrequency    metav1.Duration       `json:"nodeStatusReportFrequency"`
@@ -154,6 +155,7 @@ func kubeletConfig(c *config.Config) kubeletConfiguration {
 		PreloadedImagesVerificationAllowlist:   c.PreloadedImagesVerificationAllowlist,
 		EnableDebuggingHandlers:                true,
 		EnableSystemLogHandler:                 c.EnableSystemLogHandler,
+		EnableSystemLogQuery:                   c.EnableSystemLogQuery,
 		ClusterDomain:                          c.ClusterDomain,
 		ClusterDNS:                             c.ClusterDNS,
 		NodeStatusReportFrequency:              c.NodeStatusReportFrequency,

@@ -99,9 +99,9 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		PastLogs: func(l server.Past) (logs.File, bool) {
 			return p.past.Find(l.Namespace, l.Pod, l.UID, l.Container, l.Previous)
 		},
-		NodeLogsDir: nodeLogs(b.cfg),
-		Stats:       newStats(b, p, show),
-		Log:         b.log,
+		NodeLogsDir: nodeLogs(b.cfg), NodeLogQueries: b.cfg.EnableSystemLogQuery,
+		Stats: newStats(b, p, show),
+		Log:   b.log,
 	}
 	s.Auth.SetClientCAs(cas)
 	if group != nil {

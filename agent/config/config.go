@@ -103,6 +103,8 @@ type Config struct {
 	// EnableSystemLogHandler has the kubelet's API show the node's /var/log; on unless
 	// the file says false.
 	EnableSystemLogHandler *bool `json:"enableSystemLogHandler,omitempty"`
+	// EnableSystemLogQuery has it show the journal of systemd's units, too (KEP-2258).
+	EnableSystemLogQuery bool `json:"enableSystemLogQuery,omitempty"`
 
 	MaxPods            int   `json:"maxPods,omitempty"`
 	EnableServiceProxy *bool `json:"enableServiceProxy,omitempty"`

@@ -38,6 +38,7 @@ func TestValidateTellsAll(t *testing.T) {
 	c.NodeName, c.NodeIP, c.Port, c.ClusterCIDR, c.RunDir, c.PodNetwork = "a_b", "x", 70000, "y", "rel", "None"
 	c.ProxyHealthzBindAddress, c.ProxyMetricsBindAddress = "10256", "localhost:10249"
 	c.Conntrack.TCPCloseWaitTimeout.Duration, c.ImageServiceEndpoint = -1, "/run/images.sock"
+	c.EnableSystemLogQuery, c.EnableSystemLogHandler = true, new(bool)
 	c.Conntrack.MaxPerCore, c.Conntrack.Min, c.Conntrack.UDPTimeout.Duration = -1, -1, -1
 	c.Tracing = &Tracing{Endpoint: "http://collector:4317", SamplingRatePerMillion: 1_000_001}
 	c.UpstreamNameservers, c.DNSSearchCompletion, c.DNSHostsFile = []string{"10.96.0.10"}, "Some", "hosts"
@@ -49,7 +50,7 @@ func TestValidateTellsAll(t *testing.T) {
 		"upstreamNameservers", "dnsSearchCompletion", "dnsHostsFile", "stubDomains",
 		"nodeName", "nodeIP", "port", "clusterCIDR", "runDir", "podNetwork",
 		"proxyHealthzBindAddress", "proxyMetricsBindAddress", "conntrack.tcpCloseWaitTimeout", "imageServiceEndpoint",
-		"conntrack.maxPerCore", "conntrack.min", "conntrack.udpTimeout",
+		"enableSystemLogQuery", "conntrack.maxPerCore", "conntrack.min", "conntrack.udpTimeout",
 		"tracing.endpoint", "tracing.samplingRatePerMillion"} {
 		if err == nil || !strings.Contains(err.Error(), field+":") {
 			t.Errorf("%s is not told: %v", field, err)

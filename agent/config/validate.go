@@ -67,6 +67,9 @@ func (c *Config) Validate() error {
 			bad(d.field, "%s must not be negative", d.Duration.Duration)
 		}
 	}
+	if on := c.EnableSystemLogHandler; c.EnableSystemLogQuery && on != nil && !*on {
+		bad("enableSystemLogQuery", "it needs enableSystemLogHandler: true")
+	}
 	for field, n := range map[string]int32{"maxPerCore": c.Conntrack.MaxPerCore, "min": c.Conntrack.Min} {
 		if n < 0 {
 			bad("conntrack."+field, "%d must not be negative", n)

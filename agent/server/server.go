@@ -75,6 +75,10 @@ type Server struct {
 	PastLogs func(Past) (logs.File, bool)
 	// NodeLogsDir is the directory of the node's own logs; empty: they are not shown.
 	NodeLogsDir string
+	// NodeLogQueries has the journal of systemd's units shown, too (KEP-2258), by the
+	// program Journalctl, "" for that of the PATH.
+	NodeLogQueries bool
+	Journalctl     string
 	// Config is what /configz shows.
 	Config any
 	// GossipKeys is nil on a node without them.
