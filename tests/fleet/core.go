@@ -64,6 +64,7 @@ func runCore(ctx context.Context, r *rig) (err error) {
 	for _, m := range c.all() {
 		r.upgradesAround(ctx, c.first, m)
 	}
+	r.tellsJournal(ctx, c.first, c.nodes[0])
 	r.powersOff(ctx, c.first, c.nodes[0])
 	r.script(ctx, c.first, "no request has failed meanwhile", counted)
 	return nil
@@ -140,6 +141,24 @@ func (r *rig) upgradesAround(ctx context.Context, first, m *container) {
 			err = fmt.Errorf("the pod's process was %s and is %s", before, after)
 		}
 		return "process " + after + " stays", err
+	})
+}
+
+// tellsJournal: what the agent logged is read through the API, where the node shows it.
+func (r *rig) tellsJournal(ctx context.Context, first, m *container) {
+	r.step(ctx, "a node's journal is read through the API", func(ctx context.Context) (string, error) {
+		began := time.Now().Add(-time.Second)
+		said, err := m.sh(ctx, "printf 'enableSystemLogQuery: true\n' >>/etc/shoal/agent.yaml\n"+
+			"systemctl restart shoal-agent")
+		if err != nil {
+			return said, err
+		}
+		ask := "kubectl get --raw '/api/v1/nodes/" + nodeName(m) + "/proxy/logs/?query=kubelet&boot=0&tailLines=500&sinceTime=" +
+			began.UTC().Format(time.RFC3339)
+		return first.sh(ctx, `started() { `+ask+`&pattern=Started' >/tmp/journal && grep 'Started.*shoal' /tmp/journal; }
+until_ 60 started >/dev/null
+! grep -v Started /tmp/journal | grep .
+`+ask+`' | grep -c ' shoal-agent\['`)
 	})
 }
 
