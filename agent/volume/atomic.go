@@ -27,14 +27,20 @@ const (
 	dataNew  = "..data_tmp"
 )
 
+// mountPoints are paths within a projected volume on which containers mount others of
+// the pod's volumes: true for one that is to be a directory, which the runtime cannot
+// make by itself where it has made the volume read-only before.
+type mountPoints map[string]bool
+
 // writeAtomic makes dir show exactly files, all changed in one moment: they
 // live in a directory of their own that the link ..data points to, and names
-// in dir are links through it. Nothing is written when nothing changed.
+// in dir are links through it. Nothing is written when nothing changed. Mount points
+// stay as they are: what is removed here is unmounted in containers.
 //
 // Containers mount dir read-only, but one that began earlier, or that may
 // mount, could have changed it: nothing found in it is followed out of it,
 // waited for or believed.
-func writeAtomic(dir string, files map[string]file, own owner) error {
+func writeAtomic(dir string, files map[string]file, own owner, points mountPoints) error {
 	for name := range files {
 		if err := checkName(name); err != nil {
 			return err
@@ -53,13 +59,13 @@ func writeAtomic(dir string, files map[string]file, own owner) error {
 		return err
 	}
 	if old != "" && sameFiles(d, old, files) {
-		return linkNames(d, files)
+		return linkNames(d, files, points)
 	}
 	fresh := time.Now().UTC().Format("..2006_01_02_15_04_05.") + rand.Text()
 	if err := replace(d, fresh, files, own); err != nil {
 		return errors.Join(err, d.RemoveAll(fresh))
 	}
-	if err := linkNames(d, files); err != nil {
+	if err := linkNames(d, files, points); err != nil {
 		return err
 	}
 	return removeOthers(d, fresh)
@@ -155,12 +161,14 @@ func sameFiles(d *beneath.Dir, old string, files map[string]file) bool {
 }
 
 // linkNames makes the names that users see, and removes those that are gone
-// and what is there in place of a link of ours.
-func linkNames(d *beneath.Dir, files map[string]file) error {
-	want := map[string]bool{}
+// and what is there in place of a link of ours, unless something is mounted on it.
+func linkNames(d *beneath.Dir, files map[string]file, points mountPoints) error {
+	want, kept := map[string]bool{}, map[string]bool{}
 	for name := range files {
-		top, _, _ := strings.Cut(name, "/")
-		want[top] = true
+		want[top(name)] = true
+	}
+	for path := range points {
+		kept[top(path)] = true
 	}
 	names, err := d.Names(".")
 	if err != nil {
@@ -170,7 +178,9 @@ func linkNames(d *beneath.Dir, files map[string]file) error {
 		if strings.HasPrefix(name, "..") {
 			continue
 		}
-		if target, err := d.Root.Readlink(name); want[name] && err == nil && target == filepath.Join(dataLink, name) {
+		target, err := d.Root.Readlink(name)
+		ours, other := err == nil && target == filepath.Join(dataLink, name), err != nil
+		if want[name] && ours || kept[name] && other {
 			delete(want, name)
 		} else if err := d.RemoveAll(name); err != nil {
 			return err
@@ -181,7 +191,21 @@ func linkNames(d *beneath.Dir, files map[string]file) error {
 			return err
 		}
 	}
+	for path, directory := range points {
+		if !directory {
+			continue
+		}
+		if err := d.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+	}
 	return nil
+}
+
+// top is the first element of a path.
+func top(path string) string {
+	first, _, _ := strings.Cut(path, "/")
+	return first
 }
 
 // removeOthers removes the directories of before, and what a crash left.

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // projectedDriver makes volumes that show objects of the API, and follow them:
@@ -63,7 +65,41 @@ func (d projectedDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (t
 	if err != nil {
 		return time.Time{}, err
 	}
-	return b.renew, writeAtomic(v.Path, b.files, b.own)
+	return b.renew, writeAtomic(v.Path, b.files, b.own, pointsIn(p, v.Volume.Name))
+}
+
+// pointsIn finds where containers mount others of the pod's volumes within one.
+func pointsIn(p *corev1.Pod, volume string) mountPoints {
+	out := mountPoints{}
+	record.EachContainer(p, func(c *corev1.Container) {
+		for _, outer := range c.VolumeMounts {
+			if outer.Name != volume || outer.SubPath != "" || outer.SubPathExpr != "" {
+				continue
+			}
+			for _, inner := range c.VolumeMounts {
+				path, err := filepath.Rel(filepath.Join("/", outer.MountPath), filepath.Join("/", inner.MountPath))
+				if err == nil && path != "." && checkName(path) == nil {
+					out[path] = out[path] || isDirectory(p, inner)
+				}
+			}
+		}
+	})
+	return out
+}
+
+// isDirectory tells whether what a container mounts is known to be one: a part of a
+// volume, or a path of the node, may be a file.
+func isDirectory(p *corev1.Pod, m corev1.VolumeMount) bool {
+	if m.SubPath != "" || m.SubPathExpr != "" {
+		return false
+	}
+	for i := range p.Spec.Volumes {
+		if v := &p.Spec.Volumes[i]; v.Name == m.Name && v.HostPath != nil {
+			st, err := os.Stat(v.HostPath.Path)
+			return err == nil && st.IsDir()
+		}
+	}
+	return true
 }
 
 // Unmount implements driver.
