@@ -278,11 +278,7 @@ func newEndpoint(e *discoveryv1.Endpoint, view View) endpoint {
 	}
 	out.down = view.Down[out.node]
 	out.ready = e.Conditions.Ready == nil || *e.Conditions.Ready
-	// A missing serving condition means the same as ready (discovery/v1).
-	serving := out.ready
-	if e.Conditions.Serving != nil {
-		serving = *e.Conditions.Serving
-	}
+	serving := e.Conditions.Serving == nil || *e.Conditions.Serving // discovery/v1: nil is true
 	out.ending = e.Conditions.Terminating != nil && *e.Conditions.Terminating
 	out.terminating = serving && out.ending
 	if h := e.Hints; h != nil {

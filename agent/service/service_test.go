@@ -30,6 +30,8 @@ func ep(text string) discoveryv1.Endpoint {
 			e.Conditions.Ready, e.Conditions.Serving = ptr(false), ptr(false)
 		case word == "ending":
 			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(true), Terminating: ptr(true)}
+		case word == "leaving": // serving is not said
+			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Terminating: ptr(true)}
 		case word == "dead":
 			e.Conditions = discoveryv1.EndpointConditions{Ready: ptr(false), Serving: ptr(false), Terminating: ptr(true)}
 		case strings.HasPrefix(word, "hint="):
@@ -110,6 +112,8 @@ func TestBackends(t *testing.T) {
 		{name: "none", internal: "", external: ""},
 		// VIP-22
 		{name: "ending ones when nothing else is left", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 dead"},
+			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
+		{name: "ending ones that do not say whether they serve do", eps: []string{"10.1.0.1@me leaving", "10.1.0.2@n2 dead"},
 			internal: "10.1.0.1:80*", external: "10.1.0.1:80*"},
 		{name: "ready before ending", eps: []string{"10.1.0.1@me ending", "10.1.0.2@n2 ready"},
 			internal: "10.1.0.2:80", external: "10.1.0.2:80"},
