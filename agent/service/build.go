@@ -176,12 +176,19 @@ func parseAddrs(all []string) []netip.Addr {
 }
 
 // sourceRanges keeps a range that cannot be read as one that nobody is in: without
-// any, everybody may use the Service.
+// any, everybody may use the Service. So may they where all of one family may, and
+// nothing is said of the other.
 func sourceRanges(svc *corev1.Service) cidr.Prefixes {
 	var out cidr.Prefixes
 	for _, s := range svc.Spec.LoadBalancerSourceRanges {
 		p, _ := netip.ParsePrefix(strings.TrimSpace(s)) // the API trims it, too
 		out = append(out, p.Masked())
+	}
+	all := slices.IndexFunc(out, func(p netip.Prefix) bool { return p.Bits() == 0 })
+	if all >= 0 && !slices.ContainsFunc(out, func(p netip.Prefix) bool {
+		return !p.IsValid() || p.Addr().Is4() != out[all].Addr().Is4()
+	}) {
+		return nil
 	}
 	return out
 }

@@ -320,6 +320,14 @@ func TestAnnouncement(t *testing.T) {
 			}
 		})
 	}
+	// All of a family says nothing of the other, which is open as without ranges.
+	for want, ranges := range map[int][]string{0: {"0.0.0.0/0", "10.0.0.0/8"}, 1: {"10.0.0.0/8"},
+		2: {"::/0", "10.0.0.0/8"}, 3: {"0.0.0.0/0", "::/0", "nonsense"}} {
+		svc.Spec.LoadBalancerSourceRanges = ranges
+		if got := BuildOne(svc, nil, View{}).SourceRanges; len(got) != want {
+			t.Errorf("of %v: %v", ranges, got)
+		}
+	}
 }
 
 // TestAnnounced: what is announced follows the tables, and other changes are none.
