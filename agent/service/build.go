@@ -2,8 +2,10 @@ package service
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -321,20 +323,26 @@ func slicePorts(s *discoveryv1.EndpointSlice) []EndpointPort {
 // records are the endpoints that DNS may name: the ready ones (DNS-17).
 func records(eps []endpoint, view View) []Endpoint {
 	var out []Endpoint
-	for _, e := range avoidDown(filter(eps, func(e *endpoint) bool { return e.ready })) {
-		out = append(out, e.Endpoint)
+	for eps := range perFamily(eps) {
+		for _, e := range avoidDown(filter(eps, func(e *endpoint) bool { return e.ready })) {
+			out = append(out, e.Endpoint)
+		}
 	}
 	return out
 }
 
-func countLocal(eps []endpoint, view View) int {
-	n := 0
-	for _, e := range eps {
-		if e.ready && e.node == view.Node {
-			n++
+// countLocal counts this node's endpoints, one with addresses of both families once.
+func countLocal(eps []endpoint, view View) (most int) {
+	for eps := range perFamily(eps) {
+		n, last := 0, netip.Addr{}
+		for i := range eps {
+			if e := &eps[i]; e.ready && e.node == view.Node && e.Addr != last {
+				n, last = n+1, e.Addr
+			}
 		}
+		most = max(most, n)
 	}
-	return n
+	return most
 }
 
 func filter(eps []endpoint, keep func(*endpoint) bool) []endpoint {
@@ -362,7 +370,7 @@ func buildPort(svc *corev1.Service, p *corev1.ServicePort, eps []endpoint, view 
 	}
 	pick := picker{view: view, name: out.Name, protocol: out.Protocol}
 	pick.eps = filter(eps, func(e *endpoint) bool { return pick.port(e) != 0 })
-	out.Cluster = pick.cluster()
+	out.Cluster = pick.route((*picker).cluster)
 	switch p.Protocol {
 	case corev1.ProtocolUDP:
 		out.Lasting = pick.lasting(out.Cluster, (*endpoint).serves)
@@ -371,10 +379,10 @@ func buildPort(svc *corev1.Service, p *corev1.ServicePort, eps []endpoint, view 
 	}
 	out.Internal, out.External = out.Cluster, out.Cluster
 	if t := svc.Spec.InternalTrafficPolicy; t != nil && *t == corev1.ServiceInternalTrafficPolicyLocal {
-		out.Internal = pick.local()
+		out.Internal = pick.route((*picker).local)
 	}
 	if svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		out.External = pick.local()
+		out.External = pick.route((*picker).local)
 		out.External.KeepIP = true
 	}
 	return out
@@ -394,6 +402,27 @@ func (p *picker) port(e *endpoint) uint16 {
 		}
 	}
 	return 0
+}
+
+// route joins what is chosen among the endpoints of each family: who asks by one has
+// nothing of the other's, as pods have it that began before the cluster had both.
+func (p *picker) route(choose func(*picker) Route) (out Route) {
+	for eps := range perFamily(p.eps) {
+		one := *p
+		one.eps = eps
+		r := choose(&one)
+		out.Last = len(r.Backends) == 0 && out.Last || r.Last && (out.Last || len(out.Backends) == 0)
+		out.Backends, out.Drop = append(out.Backends, r.Backends...), out.Drop || r.Drop
+	}
+	return out
+}
+
+// perFamily goes through the endpoints of each family; they are sorted by address.
+func perFamily(eps []endpoint) iter.Seq[[]endpoint] {
+	n := sort.Search(len(eps), func(i int) bool { return !eps[i].Addr.Is4() })
+	return func(yield func([]endpoint) bool) {
+		_ = (n == 0 || yield(eps[:n:n])) && n < len(eps) && yield(eps[n:])
+	}
 }
 
 // cluster takes ready endpoints of any node, those hinted for here if every

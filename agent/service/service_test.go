@@ -165,6 +165,51 @@ func TestBackends(t *testing.T) {
 	}
 }
 
+// TestFamilies: endpoints of each family are chosen among themselves, as clients of one
+// cannot use the other's. Pods that began before the cluster had both have one.
+func TestFamilies(t *testing.T) {
+	local := func(s *corev1.Service) { s.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal) }
+	for _, x := range []struct {
+		name   string
+		svc    func(*corev1.Service)
+		v4, v6 []string
+		want   string
+		last   bool
+	}{
+		{"same_node", nil, []string{"10.1.0.1@me ready hint=me/", "10.1.0.2@n2 ready hint=n2/"}, []string{"fd00::2@n2 ready hint=n2/"},
+			"10.1.0.1:80* [fd00::2]:80", false},
+		{"same_zone", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, []string{"fd00::2@n2 ready hint=/z2"},
+			"10.1.0.1:80 [fd00::2]:80", false},
+		{"hints_of_one", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, []string{"fd00::2@n2 ready"},
+			"10.1.0.1:80 [fd00::2]:80", false},
+		{"one_ends", nil, []string{"10.1.0.1@n3 ready"}, []string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"the_other_ends", nil, []string{"10.1.0.1@n3 ending"}, []string{"fd00::2@n2 ready"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"both_end", nil, []string{"10.1.0.1@n3 ending"}, []string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", true},
+		{"one_is_of_a_dead_node", nil, []string{"10.1.0.1@n3 ready"}, []string{"fd00::2@down ready"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"local", local, []string{"10.1.0.1@me ready"}, []string{"fd00::1@me ending"}, "10.1.0.1:80* [fd00::1]:80* else drop", false},
+		{"one_alone", nil, nil, []string{"fd00::2@n2 ending"}, "[fd00::2]:80", true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			v6 := slice("b", x.v6...)
+			v6.AddressType = discoveryv1.AddressTypeIPv6
+			got := BuildOne(web(x.svc), []*discoveryv1.EndpointSlice{v6, slice("a", x.v4...)},
+				View{Node: "me", Zone: "z1", Down: map[string]bool{"down": true}}).Ports[0].Internal
+			if s := showRoute(got); s != x.want || got.Last != x.last {
+				t.Errorf("got %q, last %v, want %q", s, got.Last, x.want)
+			}
+		})
+	}
+	// A load balancer's health check counts a pod of both families once, as DNS names it by both.
+	v6 := slice("b", "fd00::1@me ready", "fd00::2@down ready")
+	v6.AddressType = discoveryv1.AddressTypeIPv6
+	got := BuildOne(web(func(s *corev1.Service) { s.Spec.HealthCheckNodePort = 31000 }),
+		[]*discoveryv1.EndpointSlice{v6, slice("a", "10.1.0.1@me ready"), slice("c", "10.1.0.1@me ready", "10.1.0.3@me ready")},
+		View{Node: "me", Down: map[string]bool{"down": true}})
+	if got.LocalReady != 2 || len(got.Endpoints) != 3 {
+		t.Errorf("%d ready here, names of %v", got.LocalReady, got.Endpoints)
+	}
+}
+
 // TestLasting: to which endpoints, beside those for new ones, flows of UDP and SCTP stay.
 func TestLasting(t *testing.T) {
 	for name, x := range map[string]struct {
@@ -281,6 +326,14 @@ func TestSourceRanges(t *testing.T) {
 	if len(got) != 2 || got[0] != netip.MustParsePrefix("10.0.0.0/8") || got[1].IsValid() {
 		t.Errorf("got %v", got)
 	}
+	// All of a family says nothing of the other, which is open as without ranges.
+	for want, ranges := range map[int][]string{0: {"0.0.0.0/0", "10.0.0.0/8"}, 1: {"10.0.0.0/8"},
+		2: {"::/0", "10.0.0.0/8"}, 3: {"0.0.0.0/0", "::/0", "nonsense"}} {
+		svc.Spec.LoadBalancerSourceRanges = ranges
+		if got := BuildOne(svc, nil, View{}).SourceRanges; len(got) != want {
+			t.Errorf("of %v: %v", ranges, got)
+		}
+	}
 }
 
 // TestAnnouncement: only addresses that the coordinator gave are announced, with the policy
@@ -319,14 +372,6 @@ func TestAnnouncement(t *testing.T) {
 				t.Errorf("got %s, want %s", text, tt.want)
 			}
 		})
-	}
-	// All of a family says nothing of the other, which is open as without ranges.
-	for want, ranges := range map[int][]string{0: {"0.0.0.0/0", "10.0.0.0/8"}, 1: {"10.0.0.0/8"},
-		2: {"::/0", "10.0.0.0/8"}, 3: {"0.0.0.0/0", "::/0", "nonsense"}} {
-		svc.Spec.LoadBalancerSourceRanges = ranges
-		if got := BuildOne(svc, nil, View{}).SourceRanges; len(got) != want {
-			t.Errorf("of %v: %v", ranges, got)
-		}
 	}
 }
 
