@@ -41,15 +41,20 @@ func (w *worker) facts(p *corev1.Pod, o *record.Observed, a Action) *launch.Fact
 		Attempt:   a.Attempt,
 		PodIPs:    w.rec.IPs,
 	}
-	for i := range p.Spec.EphemeralContainers {
-		e := &p.Spec.EphemeralContainers[i]
-		if e.Name == a.Name && e.TargetContainerName != "" {
-			if t := o.Latest(e.TargetContainerName); t != nil {
-				f.Target = t.ID
-			}
-		}
+	if t := o.Latest(target(p, a.Name)); t != nil {
+		f.Target = t.ID
 	}
 	return f
+}
+
+// target names the container whose processes an ephemeral one shall see, "" for none.
+func target(p *corev1.Pod, name string) string {
+	for i := range p.Spec.EphemeralContainers {
+		if e := &p.Spec.EphemeralContainers[i]; e.Name == name {
+			return e.TargetContainerName
+		}
+	}
+	return ""
 }
 
 // sources answer what a container's spec refers to.
@@ -86,6 +91,9 @@ func (m *Manager) envFile(p *corev1.Pod, name, path, key string) (string, error)
 // containerConfig translates a container and makes the files that it mounts.
 func (m *Manager) containerConfig(ctx context.Context, f *launch.Facts) (*criv1.ContainerConfig, error) {
 	var err error
+	if t := target(f.Pod, f.Container.Name); t != "" && f.Target == "" {
+		return nil, fmt.Errorf("unable to find target container %v", t)
+	}
 	if f.Users, err = m.usersOf(f.Pod); err != nil {
 		return nil, err
 	}

@@ -44,6 +44,26 @@ func TestContainerFiles(t *testing.T) {
 	}
 }
 
+// TestTargetNotThere: an ephemeral container that is to see the processes of another one is
+// not made while that one was not, without them.
+func TestTargetNotThere(t *testing.T) {
+	e := &edges{}
+	m := &Manager{Host: &launch.Host{RootDir: t.TempDir(), PodLogsDir: t.TempDir()}, Volumes: e, Objects: e,
+		Services: noServices}
+	p := testPod(corev1.RestartPolicyAlways, "a")
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{TargetContainerName: "a",
+		EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "e", Image: "i:1"}}}
+	w := &worker{m: m, rec: &record.Pod{}}
+	_, err := m.containerConfig(t.Context(), w.facts(p, &record.Observed{}, Action{Name: "e"}))
+	if err == nil || err.Error() != "unable to find target container a" {
+		t.Errorf("without its target: %v", err)
+	}
+	config, err := m.containerConfig(t.Context(), w.facts(p, observed(p, "a=run"), Action{Name: "e"}))
+	if err != nil || config.GetLinux().GetSecurityContext().GetNamespaceOptions().GetTargetId() != "a0" {
+		t.Errorf("%v, %v", config, err)
+	}
+}
+
 // TestFilesAreWrittenInPlace: a container that runs has the very file mounted.
 func TestFilesAreWrittenInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d", "hosts")

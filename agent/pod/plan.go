@@ -149,6 +149,7 @@ func (d *decision) live() {
 	if d.inits(sb) {
 		d.mains(sb)
 	}
+	d.ephemeral()
 }
 
 // resize tells whether it is time to try a resize.

@@ -71,10 +71,16 @@ func (d *decision) mains(sb *record.Sandbox) {
 		c := &d.Pod.Spec.Containers[i]
 		d.keep(sb, c, d.current(sb, c.Name))
 	}
+}
+
+// ephemeral starts the containers that somebody looks into the pod with, whatever the others
+// wait for: that may be what is to be looked at.
+func (d *decision) ephemeral() {
 	for i := range d.Pod.Spec.EphemeralContainers {
 		c := corev1.Container(d.Pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		if d.Observed.Latest(c.Name) == nil && d.Record.Get(c.Name).Seen == nil {
-			d.start(&c, 0)
+		began := d.Observed.Latest(c.Name) != nil || d.Record.Get(c.Name).Seen != nil
+		if !began && !d.Busy[c.Name] && !d.pauses(&c) {
+			d.plan.add(Action{Kind: Start, Name: c.Name})
 		}
 	}
 }
@@ -193,19 +199,24 @@ func (d *decision) start(c *corev1.Container, attempt uint32) {
 // startWith starts a container, unless its last try failed a moment ago or
 // another container of the pod is being started (they start one by one).
 func (d *decision) startWith(c *corev1.Container, a Action) {
-	r := d.Record.Get(c.Name)
-	if r.Fault != nil && r.Fault.Reason != "CrashLoopBackOff" && d.Now.Before(r.Retry) {
-		if r.Fault.Reason == "ErrImagePull" {
-			d.showPullBackoff(c, r)
-		}
-		d.plan.wake(r.Retry)
-		return
-	}
-	if d.starting() {
+	if d.pauses(c) || d.starting() {
 		return
 	}
 	a.Kind, a.Name = Start, c.Name
 	d.plan.add(a)
+}
+
+// pauses tells whether a container waits because its last start failed.
+func (d *decision) pauses(c *corev1.Container) bool {
+	r := d.Record.Get(c.Name)
+	if r.Fault == nil || r.Fault.Reason == "CrashLoopBackOff" || !d.Now.Before(r.Retry) {
+		return false
+	}
+	if r.Fault.Reason == "ErrImagePull" {
+		d.showPullBackoff(c, r)
+	}
+	d.plan.wake(r.Retry)
+	return true
 }
 
 func (d *decision) showPullBackoff(c *corev1.Container, r record.Container) {

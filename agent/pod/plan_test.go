@@ -130,6 +130,36 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
+// Who debugs a pod whose init containers do not end gets an ephemeral container.
+func TestEphemeralBesideInit(t *testing.T) {
+	p := testPod(corev1.RestartPolicyAlways, "init:i", "a")
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "e", Image: "i:1"}}}
+	for _, tt := range []struct {
+		see, busy []string
+		want      string
+	}{
+		{nil, nil, "start:i#0 start:e#0"},
+		{[]string{"i=run"}, nil, "start:e#0"},
+		{[]string{"i=run"}, []string{"e"}, ""},
+		{nil, []string{"e"}, "start:i#0"},
+		{nil, []string{"i"}, "start:e#0"}, // its image may be what does not come
+		{[]string{"i=run", "e=run"}, nil, ""},
+		{[]string{"i=run", "e=exit0"}, nil, ""},
+		{[]string{"i=exit0", "e=run"}, nil, "start:a#0"},
+	} {
+		busy := map[string]bool{}
+		for _, b := range tt.busy {
+			busy[b] = true
+		}
+		r := &record.Pod{Admitted: metav1.NewTime(t0)}
+		got := words(Decide(Input{Pod: p, Record: r, Observed: observed(p, tt.see...), Busy: busy, Now: t0}))
+		if got != tt.want {
+			t.Errorf("%v, busy with %v: %q, want %q", tt.see, tt.busy, got, tt.want)
+		}
+	}
+}
+
 // What runs in a sandbox that is no more is ended, with its grace, and runs on in the
 // next one, however it ends; a pod that never restarts is over, as upstream.
 func TestOutdatedSandbox(t *testing.T) {
