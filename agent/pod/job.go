@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -115,6 +116,10 @@ func (w *worker) startFailed(
 	}
 	return func() {
 		cr := w.rec.Of(f.Container.Name)
+		v.Image = cmp.Or(v.Image, f.Container.Image)
+		if cr.Fault != nil && cr.Fault.Image != "" && cr.Fault.Image != v.Image {
+			cr.Delay = 0
+		}
 		if cr.Delay > last {
 			cr.Delay = last
 		}

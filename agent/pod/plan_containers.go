@@ -2,6 +2,7 @@ package pod
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -106,9 +107,8 @@ func (d *decision) keep(sb *record.Sandbox, c *corev1.Container, o *record.Obser
 	case o.State == record.Running:
 		d.running(c, o)
 	case o.State == record.Exited:
-		t := o.Terminated()
-		if d.restarts(c, t.ExitCode) {
-			d.restart(c, t.FinishedAt.Time)
+		if d.restarts(c, o.ExitCode) {
+			d.restart(c, o)
 		}
 	}
 }
@@ -170,14 +170,14 @@ func (d *decision) restarts(c *corev1.Container, code int32) bool {
 	return r.Again || Restarts(d.Pod, c, code) || r.Failed && Restarts(d.Pod, c, killed)
 }
 
-// restart starts an ended container again, after its pause.
-func (d *decision) restart(c *corev1.Container, finished time.Time) {
-	r := d.Record.Get(c.Name)
+// restart starts an ended container again, after its pause. One of another image has none.
+func (d *decision) restart(c *corev1.Container, o *record.Observation) {
+	r, finished := d.Record.Get(c.Name), o.Terminated().FinishedAt.Time
 	limit := d.MaxBackoff
 	if limit == 0 {
 		limit = 5 * time.Minute
 	}
-	fresh := r.Backoff == 0 || finished.Sub(r.BackoffAt) > 2*limit
+	fresh := r.Backoff == 0 || finished.Sub(r.BackoffAt) > 2*limit || o.Hash != "" && o.Hash != launch.Hash(c)
 	setBack := finished.Sub(d.Now) > time.Second // the clock was: nobody knows since when it waits
 	if until := finished.Add(r.Backoff); !fresh && d.Now.Before(until) && !setBack {
 		d.hold(c.Name, until, record.Verdict{Reason: "CrashLoopBackOff",
@@ -206,10 +206,11 @@ func (d *decision) startWith(c *corev1.Container, a Action) {
 	d.plan.add(a)
 }
 
-// pauses tells whether a container waits because its last start failed.
+// pauses tells whether a container waits because its last start failed. What failed for
+// an image that the container no longer names is no reason.
 func (d *decision) pauses(c *corev1.Container) bool {
 	r := d.Record.Get(c.Name)
-	if r.Fault == nil || r.Fault.Reason == "CrashLoopBackOff" || !d.Now.Before(r.Retry) {
+	if r.Fault == nil || r.Fault.Reason == "CrashLoopBackOff" || !d.Now.Before(r.Retry) || !d.names(c, r.Fault.Image) {
 		return false
 	}
 	if r.Fault.Reason == "ErrImagePull" {
@@ -217,6 +218,13 @@ func (d *decision) pauses(c *corev1.Container) bool {
 	}
 	d.plan.wake(r.Retry)
 	return true
+}
+
+// names tells whether an image is a container's, or one that a volume of the pod is made of.
+func (d *decision) names(c *corev1.Container, image string) bool {
+	return image == "" || image == c.Image || slices.ContainsFunc(d.Pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Image != nil && v.Image.Reference == image
+	})
 }
 
 func (d *decision) showPullBackoff(c *corev1.Container, r record.Container) {

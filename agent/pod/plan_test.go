@@ -130,6 +130,41 @@ func TestChangedImage(t *testing.T) {
 	}
 }
 
+// A container that waits because its image crashed, or could not be pulled, starts at once
+// when its spec names another one.
+func TestChangedImageEndsPause(t *testing.T) {
+	p := testPod(corev1.RestartPolicyAlways, "a")
+	o := observed(p, "a=exit1")
+	p.Spec.Containers[0].Image = "i:2"
+	r := &record.Pod{Admitted: metav1.NewTime(t0)}
+	*r.Of("a") = record.Container{ID: "a0", Backoff: 5 * time.Minute, BackoffAt: t0}
+	plan := Decide(Input{Pod: p, Record: r, Observed: o, Now: t0.Add(time.Second)})
+	if words(plan) != "start:a#1" || plan.Actions[0].Backoff != firstBackoff {
+		t.Errorf("crashed: %s, %+v", words(plan), plan.Actions)
+	}
+	for _, v := range []record.Verdict{
+		{Reason: "ErrImagePull", Image: "i:1"}, {Reason: "ImagePullBackOff", Image: "i:1"},
+		{Reason: "InvalidImageName", Image: "i:1"}, {Reason: "CreateContainerError", Image: "i:1"},
+	} {
+		*r.Of("a") = record.Container{Fault: &v, Retry: t0.Add(time.Minute), Delay: time.Minute}
+		in := Input{Pod: p, Record: r, Observed: observed(p), Now: t0}
+		if got := words(Decide(in)); got != "start:a#0" {
+			t.Errorf("%s of another image: %q", v.Reason, got)
+		}
+		v.Image = "i:2"
+		if got := words(Decide(in)); strings.Contains(got, "start") {
+			t.Errorf("%s of the image: %q", v.Reason, got)
+		}
+	}
+	mounted := &record.Verdict{Reason: "ErrImagePull", Image: "data:1"}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		Image: &corev1.ImageVolumeSource{Reference: "data:1"}}}}
+	*r.Of("a") = record.Container{Fault: mounted, Retry: t0.Add(time.Minute), Delay: time.Minute}
+	if got := words(Decide(Input{Pod: p, Record: r, Observed: observed(p), Now: t0})); got != "" {
+		t.Errorf("an image that it mounts: %q", got)
+	}
+}
+
 // Who debugs a pod whose init containers do not end gets an ephemeral container.
 func TestEphemeralBesideInit(t *testing.T) {
 	p := testPod(corev1.RestartPolicyAlways, "init:i", "a")

@@ -535,6 +535,49 @@ func TestImagePullBackoff(t *testing.T) {
 	})
 }
 
+// TestAnotherImage: a pod whose image cannot be pulled, or whose container crashes, starts at once
+// when it gets another image, and the next pauses begin short.
+func TestAnotherImage(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		use := func(image string) {
+			p := testPod(corev1.RestartPolicyAlways, "a")
+			p.Spec.Containers[0].Image = image
+			m.Update(p, SourceAPI)
+			synctest.Wait()
+		}
+		delay := func() time.Duration {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			return e.records["u"].Get("a").Delay
+		}
+		use("far/away:1")
+		time.Sleep(200 * time.Second)
+		if synctest.Wait(); delay() < time.Minute {
+			t.Errorf("pause after pulls that fail: %v", delay())
+		}
+		use("far/away:2")
+		if delay() != firstBackoff {
+			t.Errorf("first pause of another image: %v", delay())
+		}
+		use("i:1")
+		expect(t, f, "a#0=run")
+		f.end("a", 1)
+		time.Sleep(time.Second)
+		f.end("a", 1)
+		time.Sleep(time.Second)
+		expect(t, f, "a#1=exit1")
+		f.mu.Lock()
+		f.images["i:2"] = true
+		f.mu.Unlock()
+		use("i:2")
+		expect(t, f, "a#1=exit1 a#2=run")
+	})
+}
+
 // TestImageComes: who waits for an image does not wait for the end of the pause once it is
 // there, by an import for example.
 func TestImageComes(t *testing.T) {

@@ -76,7 +76,8 @@ type Verdict struct {
 	Phase   corev1.PodPhase `json:"phase,omitempty"`
 	Reason  string          `json:"reason"`
 	Message string          `json:"message,omitempty"`
-	// Image is what could not be pulled: the container's image, or one that it mounts.
+	// Image is what could not be pulled, or what the container that could not start was to be
+	// made of: the container's image, or one that it mounts.
 	Image string `json:"image,omitempty"`
 	// ByExit: where all containers end with 0 the pod has succeeded after all.
 	ByExit bool `json:"byExit,omitempty"`
