@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 	statsapi "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
@@ -94,6 +95,7 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		Pods:        podsView{p.pods},
 		Sessions:    b.runtime.sessions,
 		Config:      kubeletConfig(b.cfg),
+		About:       about(b.cfg),
 		Checkpoint:  archives.make,
 		LogsDir:     b.cfg.PodLogsDir,
 		PastLogs: func(l server.Past) (logs.File, bool) {
@@ -114,6 +116,15 @@ func newServer(b base, p *podParts, group *gossip.Group, show serving.Choice) (*
 		s.Traced = b.spans.Handler
 	}
 	return s, nil
+}
+
+// about tells of this program, and of its flags as they would have to be without a file.
+func about(cfg *config.Config) server.About {
+	out := server.About{Version: node.Version, Flags: map[string]string{}}
+	set, flags := *cfg, pflag.NewFlagSet("", pflag.ContinueOnError)
+	set.Flags(flags)
+	flags.VisitAll(func(f *pflag.Flag) { out.Flags[f.Name] = f.Value.String() })
+	return out
 }
 
 // nodeLogs is where the node keeps its logs; empty when they are not to be shown.

@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -79,6 +82,7 @@ type Server struct {
 	// program Journalctl, "" for that of the PATH.
 	NodeLogQueries bool
 	Journalctl     string
+	About          About
 	// Config is what /configz shows.
 	Config any
 	// GossipKeys is nil on a node without them.
@@ -175,7 +179,10 @@ func (s *Server) forCaller(*tls.ClientHelloInfo) (*tls.Config, error) {
 // allowed to, so that no way to write a path gets past it.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
+	paths := map[string]bool{"/flagz": true, "/statusz": true}
 	read := func(pattern string, f http.HandlerFunc, subresources ...string) {
+		top, _, _ := strings.Cut(pattern[1:], "/")
+		paths["/"+top] = true
 		mux.Handle("GET "+pattern, s.Auth.allow(f, subresources...))
 	}
 	read("/healthz", s.health, "healthz", "proxy")
@@ -200,6 +207,8 @@ func (s *Server) handler() http.Handler {
 		s.text(func(ctx context.Context, w io.Writer) error { return s.Stats.ProbeResults(ctx, w) }), "metrics")
 	read("/metrics/slis", s.text(func(_ context.Context, w io.Writer) error { return stats.Health(w, s.sick()) }),
 		"metrics")
+	read("/flagz", s.flagz, "configz", "proxy")
+	read("/statusz", s.statusz(slices.Sorted(maps.Keys(paths))), "statusz")
 	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		mux.Handle("/exec"+path, s.Auth.allowEntry(s.exec))
 		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))

@@ -176,17 +176,25 @@ func TestFamilies(t *testing.T) {
 		want   string
 		last   bool
 	}{
-		{"same_node", nil, []string{"10.1.0.1@me ready hint=me/", "10.1.0.2@n2 ready hint=n2/"}, []string{"fd00::2@n2 ready hint=n2/"},
+		{"same_node", nil, []string{"10.1.0.1@me ready hint=me/", "10.1.0.2@n2 ready hint=n2/"},
+			[]string{"fd00::2@n2 ready hint=n2/"},
 			"10.1.0.1:80* [fd00::2]:80", false},
-		{"same_zone", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, []string{"fd00::2@n2 ready hint=/z2"},
+		{"same_zone", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"},
+			[]string{"fd00::2@n2 ready hint=/z2"},
 			"10.1.0.1:80 [fd00::2]:80", false},
-		{"hints_of_one", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"}, []string{"fd00::2@n2 ready"},
+		{"hints_of_one", nil, []string{"10.1.0.1@n3 ready hint=/z1", "10.1.0.2@n2 ready hint=/z2"},
+			[]string{"fd00::2@n2 ready"},
 			"10.1.0.1:80 [fd00::2]:80", false},
-		{"one_ends", nil, []string{"10.1.0.1@n3 ready"}, []string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", false},
-		{"the_other_ends", nil, []string{"10.1.0.1@n3 ending"}, []string{"fd00::2@n2 ready"}, "10.1.0.1:80 [fd00::2]:80", false},
-		{"both_end", nil, []string{"10.1.0.1@n3 ending"}, []string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", true},
-		{"one_is_of_a_dead_node", nil, []string{"10.1.0.1@n3 ready"}, []string{"fd00::2@down ready"}, "10.1.0.1:80 [fd00::2]:80", false},
-		{"local", local, []string{"10.1.0.1@me ready"}, []string{"fd00::1@me ending"}, "10.1.0.1:80* [fd00::1]:80* else drop", false},
+		{"one_ends", nil, []string{"10.1.0.1@n3 ready"},
+			[]string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"the_other_ends", nil, []string{"10.1.0.1@n3 ending"},
+			[]string{"fd00::2@n2 ready"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"both_end", nil, []string{"10.1.0.1@n3 ending"},
+			[]string{"fd00::2@n2 ending"}, "10.1.0.1:80 [fd00::2]:80", true},
+		{"one_is_of_a_dead_node", nil, []string{"10.1.0.1@n3 ready"},
+			[]string{"fd00::2@down ready"}, "10.1.0.1:80 [fd00::2]:80", false},
+		{"local", local, []string{"10.1.0.1@me ready"}, []string{"fd00::1@me ending"},
+			"10.1.0.1:80* [fd00::1]:80* else drop", false},
 		{"one_alone", nil, nil, []string{"fd00::2@n2 ending"}, "[fd00::2]:80", true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
