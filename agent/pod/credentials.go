@@ -10,13 +10,18 @@ import (
 	"github.com/shoal-project/shoal/agent/registry"
 )
 
-// credentials are the registry logins of a pod's pull secrets for an image.
-func credentials(ctx context.Context, o Objects, p *corev1.Pod, image string) ([]credential, error) {
-	var out []credential
+// credentials are the registry logins of a pod's pull secrets for an image, and the names of
+// secrets that cannot be had: the pull may work without them.
+func credentials(ctx context.Context, o Objects, p *corev1.Pod, image string) (
+	out []credential, missing []string, err error) {
 	for _, ref := range p.Spec.ImagePullSecrets {
+		if ref.Name == "" {
+			continue // the API takes it
+		}
 		s, err := o.Secret(ctx, p.Namespace, ref.Name)
 		if err != nil {
-			continue // as upstream: the pull may work without it
+			missing = append(missing, ref.Name)
+			continue
 		}
 		var auths registry.Auths
 		switch s.Type {
@@ -26,14 +31,14 @@ func credentials(ctx context.Context, o Objects, p *corev1.Pod, image string) ([
 			auths, err = registry.ParseOld(s.Data[corev1.DockerConfigKey])
 		}
 		if err != nil {
-			return nil, fmt.Errorf("image pull secret %s/%s: %w", p.Namespace, ref.Name, err)
+			return nil, missing, fmt.Errorf("image pull secret %s/%s: %w", p.Namespace, ref.Name, err)
 		}
 		from := record.ImagePullSecret{Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)}
 		for _, auth := range auths.For(image) {
 			out = append(out, credential{auth: auth, secret: from})
 		}
 	}
-	return out, nil
+	return out, missing, nil
 }
 
 // withNode adds the node's own logins for an image, which are tried last (IMG-29).

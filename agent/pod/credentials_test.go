@@ -3,11 +3,16 @@ package pod
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // oneSecret is a namespace with one Secret.
@@ -19,6 +24,30 @@ func (o oneSecret) ConfigMap(context.Context, string, string) (*corev1.ConfigMap
 
 func (o oneSecret) Secret(context.Context, string, string) (*corev1.Secret, error) {
 	return o.secret, nil
+}
+
+// TestMissingPullSecret: who waits for an image is told of a pull secret that is not there, once a
+// pull; the API takes references without a name, which are left out.
+func TestMissingPullSecret(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		f, e := newFakeCRI(), &edges{records: map[string]*record.Pod{}}
+		m, stop := start(t, dir, f, e)
+		defer stop()
+		p := testPod(corev1.RestartPolicyAlways, "a")
+		p.Spec.Containers[0].Image = "far/away:1"
+		p.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "reg"}, {}}
+		m.Update(p, SourceAPI)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := e.count("FailedToRetrieveImagePullSecret"); n != 1 {
+			t.Errorf("told %d times: %v", n, e.events)
+		}
+		_, missing, err := credentials(t.Context(), e, p, "far/away:1")
+		if err != nil || !slices.Equal(missing, []string{"reg"}) {
+			t.Errorf("missing: %v, %v", missing, err)
+		}
+	})
 }
 
 // FuzzPullSecret: a pull secret gives its logins to images of the registry that it
@@ -35,7 +64,7 @@ func FuzzPullSecret(f *testing.F) {
 		}
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"},
 			Spec: corev1.PodSpec{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "s"}}}}
-		list, err := credentials(t.Context(), oneSecret{s}, p, image)
+		list, _, err := credentials(t.Context(), oneSecret{s}, p, image)
 		for _, c := range list {
 			key := strings.TrimPrefix(strings.TrimPrefix(c.auth.ServerAddress, "https://"), "http://")
 			host, _, _ := strings.Cut(key, "/")

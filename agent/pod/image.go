@@ -87,7 +87,7 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 		m.event(f, corev1.EventTypeWarning, "InspectFailed", msg)
 		return &record.Verdict{Reason: "ImageInspectError", Message: msg}
 	}
-	logins, loginErr := credentials(ctx, m.Objects, f.Pod, image)
+	logins, missing, loginErr := credentials(ctx, m.Objects, f.Pod, image)
 	policy := pullPolicy(f.Container)
 	if policy != corev1.PullAlways && m.usePresent(f, st.Image, logins) {
 		return nil
@@ -97,6 +97,11 @@ func (m *Manager) ensureImage(ctx context.Context, f *launch.Facts) *record.Verd
 		m.event(f, corev1.EventTypeWarning, "ErrImageNeverPull", msg)
 		m.event(f, corev1.EventTypeWarning, "Failed", "Error: ErrImageNeverPull")
 		return &record.Verdict{Reason: "ErrImageNeverPull", Message: msg}
+	}
+	if len(missing) > 0 && ctx.Err() == nil {
+		m.Events.Event(f.Pod, "", corev1.EventTypeWarning, "FailedToRetrieveImagePullSecret",
+			fmt.Sprintf("Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed.",
+				strings.Join(missing, ", ")))
 	}
 	if loginErr != nil {
 		return m.pullFailed(f, loginErr)
