@@ -1,10 +1,14 @@
 package pod
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/shoal-project/shoal/agent/probe"
 	"github.com/shoal-project/shoal/agent/record"
+	"github.com/shoal-project/shoal/agent/volume"
 )
 
 // probed takes a probe's verdict.
@@ -47,13 +51,13 @@ func (w *worker) probes(p *corev1.Pod, o *record.Observed) {
 			t.IPs = w.m.Host.IPs
 		}
 		if w.rec.Stopping == nil && c.StartupProbe != nil && !cr.Started {
-			t.Startup = c.StartupProbe
+			t.Startup = expanded(c, c.StartupProbe)
 		}
 		if w.rec.Stopping == nil && cr.Started {
-			t.Liveness = c.LivenessProbe
+			t.Liveness = expanded(c, c.LivenessProbe)
 		}
 		if cr.Started {
-			t.Readiness = c.ReadinessProbe
+			t.Readiness = expanded(c, c.ReadinessProbe)
 		}
 		if t.Startup != nil || t.Liveness != nil || t.Readiness != nil {
 			targets = append(targets, t)
@@ -65,6 +69,27 @@ func (w *worker) probes(p *corev1.Pod, o *record.Observed) {
 	}
 	w.targets = now
 	w.m.Probes.Set(w.uid, targets)
+}
+
+// expanded is a probe whose command has the values that the container's spec gives to
+// variables. As with the kubelet, those from elsewhere (valueFrom) are empty.
+func expanded(c *corev1.Container, p *corev1.Probe) *corev1.Probe {
+	refers := func(word string) bool { return strings.Contains(word, "$") }
+	if p == nil || p.Exec == nil || !slices.ContainsFunc(p.Exec.Command, refers) {
+		return p
+	}
+	p = p.DeepCopy()
+	for i, word := range p.Exec.Command {
+		p.Exec.Command[i] = volume.Expand(word, func(name string) (value string, ok bool) {
+			for _, e := range slices.Backward(c.Env) {
+				if e.Name == name {
+					return e.Value, true
+				}
+			}
+			return "", false
+		})
+	}
+	return p
 }
 
 func sameTargets(a, b map[string]string) bool {
