@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,7 +35,7 @@ func (m *Manager) observe(ctx context.Context, uid types.UID) (*record.Observed,
 		if sb.Ready {
 			if st, err := m.Runtime.PodSandboxStatus(ctx, s.Id, false); err == nil && st.Status != nil {
 				sb.Ready = st.Status.State == criv1.PodSandboxState_SANDBOX_READY
-				sb.IPs = sandboxIPs(st.Status)
+				sb.IPs = podIPs(sandboxIPs(st.Status), m.Host.IPs)
 			}
 		}
 		o.Sandboxes = append(o.Sandboxes, sb)
@@ -88,6 +90,20 @@ func sandboxIPs(s *criv1.PodSandboxStatus) []string {
 	}
 	return ips
 }
+
+// podIPs are the addresses that a pod is known by: one of each family, first that of the
+// node's main address. A plugin of a network may have given more, in another order.
+func podIPs(all, node []string) (ips []string) {
+	six := len(node) > 0 && isIPv6(node[0])
+	for _, wanted := range []bool{six, !six} {
+		if i := slices.IndexFunc(all, func(ip string) bool { return isIPv6(ip) == wanted }); i >= 0 {
+			ips = append(ips, all[i])
+		}
+	}
+	return ips
+}
+
+func isIPv6(ip string) bool { return strings.Contains(ip, ":") }
 
 func observation(sandbox string, s *criv1.ContainerStatus) record.Observation {
 	o := record.Observation{
