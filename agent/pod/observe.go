@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -150,10 +151,13 @@ const (
 	maxMessage      = 4096
 	maxMessageLog   = 2048
 	maxMessageLines = 80
+	// maxMessages is how much all containers of a pod may say.
+	maxMessages = 12 << 10
 )
 
 // lastWords fills the termination messages of containers that ended.
 func (m *Manager) lastWords(p *corev1.Pod, r *record.Pod, o *record.Observed) {
+	containers := len(p.Spec.InitContainers) + len(p.Spec.Containers) + len(p.Spec.EphemeralContainers)
 	for i := range o.Containers {
 		c := &o.Containers[i]
 		if c.State != record.Exited {
@@ -167,26 +171,41 @@ func (m *Manager) lastWords(p *corev1.Pod, r *record.Pod, o *record.Observed) {
 		if spec == nil {
 			continue
 		}
-		text := readHead(m.Host.TerminationFile(p, c.Name, c.Attempt), maxMessage)
+		text := readTail(m.Host.TerminationFile(p, c.Name, c.Attempt), maxMessage)
 		if text == "" && spec.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError &&
 			c.ExitCode != 0 {
 			text = logs.Tail(logs.File{Dir: m.Host.PodLogsDir, Path: c.LogPath}, maxMessageLines, maxMessageLog)
 		}
-		if text != "" {
-			c.Message = text
+		if text != "" && c.Message != "" {
+			text = c.Message + ": " + text
 		}
+		text = cmp.Or(text, c.Message)
+		c.Message = strings.ToValidUTF8(text[:min(len(text), maxMessages/max(1, containers))], "\ufffd")
 	}
 }
 
 // readHead reads the beginning of a file that is mounted into containers: they
 // write it, but the name beside the mount is the agent's.
 func readHead(path string, limit int64) string {
+	return readPart(path, limit, func(int64) int64 { return 0 })
+}
+
+// readTail reads the end of such a file.
+func readTail(path string, limit int64) string {
+	return readPart(path, limit, func(size int64) int64 { return max(0, size-limit) })
+}
+
+func readPart(path string, limit int64, begin func(size int64) int64) string {
 	f, err := beneath.OpenBelow(filepath.Dir(path), path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit))
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, begin(st.Size()), limit))
 	if err != nil {
 		return ""
 	}
