@@ -53,15 +53,12 @@ func (f *Facts) hostsFile() ([]byte, error) {
 		b.WriteString("# Kubernetes-managed hosts file (host network).\n")
 		b.Write(node)
 	} else {
-		name, domain, err := f.Host.hostname(f.Pod)
-		if err != nil {
-			return nil, err
-		}
+		name, domain := f.Host.hostname(f.Pod)
 		b.WriteString("# Kubernetes-managed hosts file.\n" +
 			"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
-			"fe00::\tip6-localnet\nfe00::\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
+			"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
 		for _, ip := range f.PodIPs {
-			if domain != "" && !strings.HasSuffix(name, "."+domain) {
+			if domain != "" {
 				fmt.Fprintf(&b, "%s\t%s.%s\t%s\n", ip, name, domain, name)
 			} else {
 				fmt.Fprintf(&b, "%s\t%s\n", ip, name)

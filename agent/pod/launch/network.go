@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +20,7 @@ func network(s *sandbox) (err error) {
 		return err
 	}
 	if !s.Pod.Spec.HostNetwork { // where it is the node's, which runtimes refuse to set again
-		if s.config.Hostname, _, err = s.Host.hostname(s.Pod); err != nil {
+		if s.config.Hostname, err = s.Host.kernelHostname(s.Pod); err != nil {
 			return err
 		}
 	}
@@ -50,31 +51,38 @@ func portMappings(p *corev1.Pod) []*criv1.PortMapping {
 	return out
 }
 
-// hostname returns the pod's host name and its DNS domain, if it has one.
-func (h *Host) hostname(p *corev1.Pod) (name, domain string, err error) {
-	if p.Spec.HostNetwork {
-		return h.Hostname, "", nil
-	}
-	name = p.Name
-	if p.Spec.Hostname != "" {
-		name = p.Spec.Hostname
-	} else if len(name) > 63 {
-		name = strings.TrimRight(name[:63], "-.")
-	}
-	if p.Spec.HostnameOverride != nil {
-		return *p.Spec.HostnameOverride, "", nil
-	}
-	if p.Spec.Subdomain != "" {
+// hostname returns the pod's host name without its DNS domain, and that, if it has one.
+func (h *Host) hostname(p *corev1.Pod) (name, domain string) {
+	switch {
+	case p.Spec.HostNetwork:
+		return h.Hostname, ""
+	case p.Spec.HostnameOverride != nil:
+		return shortHostname(*p.Spec.HostnameOverride), ""
+	case p.Spec.Subdomain != "":
 		domain = p.Spec.Subdomain + "." + p.Namespace + ".svc." + h.ClusterDomain
 	}
-	if ptr.Deref(p.Spec.SetHostnameAsFQDN, false) && domain != "" {
-		name += "." + domain
-		if len(name) > 64 {
-			return "", "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, "+
-				"FQDN %s is too long (64 characters is the max, %d characters requested)", name, len(name))
-		}
+	return shortHostname(cmp.Or(p.Spec.Hostname, p.Name)), domain
+}
+
+func shortHostname(name string) string {
+	if len(name) > 63 {
+		name = strings.TrimRight(name[:63], "-.")
 	}
-	return name, domain, nil
+	return name
+}
+
+// kernelHostname is what the pod's processes are told by the kernel.
+func (h *Host) kernelHostname(p *corev1.Pod) (string, error) {
+	name, domain := h.hostname(p)
+	if !ptr.Deref(p.Spec.SetHostnameAsFQDN, false) || domain == "" {
+		return name, nil
+	}
+	name += "." + domain
+	if len(name) > 64 {
+		return "", fmt.Errorf("failed to construct FQDN from pod hostname and cluster domain, "+
+			"FQDN %s is too long (64 characters is the max, %d characters requested)", name, len(name))
+	}
+	return name, nil
 }
 
 // resolver is the pod's resolver configuration (dnsPolicy, dnsConfig).
