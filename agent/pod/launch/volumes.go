@@ -2,7 +2,10 @@ package launch
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -75,16 +78,16 @@ func (c *container) subPath(m *corev1.VolumeMount) (string, error) {
 	if m.SubPathExpr == "" {
 		return m.SubPath, nil
 	}
-	missing := ""
+	missing := map[string]bool{}
 	sub := volume.Expand(m.SubPathExpr, func(name string) (string, bool) {
 		v, ok := c.variable(name)
-		if !ok {
-			missing = name
+		if v == "" { // it would be another part of the volume, or all of it
+			missing[name] = true
 		}
 		return v, ok
 	})
-	if missing != "" {
-		return "", fmt.Errorf("missing value for %q", missing)
+	if len(missing) > 0 {
+		return "", fmt.Errorf("missing value for %s", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
 	}
 	return sub, nil
 }
