@@ -248,7 +248,12 @@ func (m *Manager) hook(ctx context.Context, p *corev1.Pod, c *corev1.Container, 
 		}
 		return nil
 	case h.HTTPGet != nil:
-		return probe.Get(ctx, c, h.HTTPGet, m.podIP(p))
+		plain, err := probe.Get(ctx, c, h.HTTPGet, m.podIP(p))
+		if plain != "" && err == nil {
+			m.Events.Event(p, "", corev1.EventTypeWarning, "LifecycleHTTPFallback", fmt.Sprintf(
+				"request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", plain))
+		}
+		return err
 	case h.Sleep != nil:
 		select {
 		case <-ctx.Done():

@@ -95,7 +95,7 @@ func Port(c *corev1.Container, p intstr.IntOrString) (int, error) {
 func httpGet(ctx context.Context, w *watch, timeout time.Duration) (bool, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	req, err := request(ctx, w.t.Container, w.spec.HTTPGet, w.host())
+	req, err := request(ctx, w.t.Container, w.spec.HTTPGet, w.host(), "kube-probe/1.36")
 	if err != nil {
 		return false, "", err
 	}
@@ -118,27 +118,29 @@ func httpGet(ctx context.Context, w *watch, timeout time.Duration) (bool, string
 }
 
 // Get makes the request of a lifecycle hook (httpGet). As upstream's, any
-// answer is good, and a server that answers HTTP to HTTPS is asked so.
-func Get(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip string) error {
-	req, err := request(ctx, c, h, ip)
+// answer is good, and a server that answers HTTP to HTTPS is asked so: then its
+// address is returned.
+func Get(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip string) (plain string, err error) {
+	req, err := request(ctx, c, h, ip, "kube-lifecycle/1.36")
 	if err != nil {
-		return err
+		return "", err
 	}
-	req.Header.Set("User-Agent", "kube-lifecycle/1.36")
 	cl := client(req.URL.Hostname())
 	resp, err := cl.Do(req)
 	if err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
-		req.URL.Scheme = "http"
+		req.URL.Scheme, plain = "http", req.URL.Host
 		req.Header.Del("Authorization")
 		resp, err = cl.Do(req)
 	}
 	if err != nil {
-		return err
+		return "", err
 	}
-	return resp.Body.Close()
+	return plain, resp.Body.Close()
 }
 
-func request(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip string) (*http.Request, error) {
+// request has the headers that its author gave; agent is the User-Agent where that is none
+// of them.
+func request(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, ip, agent string) (*http.Request, error) {
 	port, err := Port(c, h.Port)
 	if err != nil {
 		return nil, err
@@ -170,11 +172,13 @@ func request(ctx context.Context, c *corev1.Container, h *corev1.HTTPGetAction, 
 		}
 		req.Header.Add(kv.Name, kv.Value)
 	}
-	if req.Header.Get("User-Agent") == "" {
-		req.Header.Set("User-Agent", userAgent)
+	if _, given := req.Header["User-Agent"]; !given {
+		req.Header.Set("User-Agent", agent)
 	}
-	if req.Header.Get("Accept") == "" {
+	if _, given := req.Header["Accept"]; !given {
 		req.Header.Set("Accept", "*/*")
+	} else if req.Header.Get("Accept") == "" {
+		req.Header.Del("Accept") // none is wanted
 	}
 	return req, nil
 }
