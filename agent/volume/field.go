@@ -3,9 +3,10 @@ package volume
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"os"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/shoal-project/shoal/agent/beneath"
+	"github.com/shoal-project/shoal/agent/record"
 )
 
 // Facts is what the downward API tells that is not in the pod's metadata.
@@ -107,10 +109,9 @@ func subscript(path string) (base, key string, ok bool) {
 
 func quoted(m map[string]string) string {
 	lines := make([]string, 0, len(m))
-	for k, v := range m {
-		lines = append(lines, k+"="+strconv.Quote(v))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		lines = append(lines, k+"="+strconv.Quote(m[k]))
 	}
-	sort.Strings(lines)
 	return strings.Join(lines, "\n")
 }
 
@@ -127,14 +128,7 @@ func Resource(p *corev1.Pod, container string, r *corev1.ResourceFieldSelector, 
 	if r.ContainerName != "" {
 		container = r.ContainerName
 	}
-	var c *corev1.Container
-	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name == container {
-				c = &list[i]
-			}
-		}
-	}
+	c := record.FindContainer(p, container)
 	if c == nil {
 		return "", fmt.Errorf("container %s not found", container)
 	}
@@ -147,8 +141,8 @@ func Resource(p *corev1.Pod, container string, r *corev1.ResourceFieldSelector, 
 	if kind == "limits" {
 		list = c.Resources.Limits
 	}
-	q, found := list[rn]
-	if !found && kind == "limits" {
+	q := list[rn]
+	if q.IsZero() && kind == "limits" && !strings.HasPrefix(name, corev1.ResourceHugePagesPrefix) {
 		q = f.Allocatable[rn]
 		if whole := p.Spec.Resources; whole != nil {
 			if limit, set := whole.Limits[rn]; set {
@@ -176,7 +170,7 @@ var ErrNoKey = errors.New("no such key")
 // hold.
 const maxEnvFile = 1 << 20
 
-// EnvFile returns one variable of a file of NAME=VALUE lines in dir (KEP-3721).
+// EnvFile returns one variable of a file of NAME='VALUE' lines in dir (KEP-3721).
 // A container wrote it: links lead nowhere but inside the volume.
 func EnvFile(dir, path, key string) (string, error) {
 	d, err := beneath.Open(dir)
@@ -191,36 +185,53 @@ func EnvFile(dir, path, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return envValue(data, key)
+	return envValue(strings.ReplaceAll(string(data), "\r\n", "\n"), key)
 }
 
-// envValue finds a variable among lines of NAME=VALUE.
-func envValue(data []byte, key string) (string, error) {
-	for text := range strings.Lines(string(data)) {
-		line := strings.TrimSpace(text)
+// envValue finds a variable among lines of NAME='VALUE', a part of what a shell takes: a
+// value stands in single quotes, is taken as it is and may have several lines; comments
+// begin with #. An empty one counts as missing, as with the kubelet. Errors show nothing of
+// the file: it may hold secrets.
+func envValue(text, key string) (string, error) {
+	const blank = " \t"
+	for number := 1; text != ""; number++ {
+		wrong := func(why string) (string, error) { return "", fmt.Errorf("environment file: line %d: %s", number, why) }
+		whole, next, _ := strings.Cut(text, "\n")
+		line := strings.TrimLeft(whole, blank)
 		if line == "" || line[0] == '#' {
+			text = next
 			continue
 		}
-		name, value, ok := strings.Cut(strings.TrimPrefix(line, "export "), "=")
-		if !ok {
-			return "", fmt.Errorf("invalid line in environment file: %q", shortened(line))
+		name, after, ok := strings.Cut(line, "=")
+		switch {
+		case !ok:
+			return wrong("no = in it")
+		case name == "":
+			return wrong("no name before =")
+		case strings.TrimRight(name, blank) != name:
+			return wrong("space before =")
 		}
-		if strings.TrimSpace(name) == key {
-			value = strings.TrimSpace(value)
-			if len(value) > 1 && (value[0] == '\'' || value[0] == '"') && value[len(value)-1] == value[0] {
-				value = value[1 : len(value)-1]
+		value := ""
+		switch {
+		case strings.HasPrefix(after, "'"):
+			if value, after, ok = strings.Cut(text[len(whole)-len(after)+1:], "'"); !ok {
+				return wrong("a single quote is not closed")
+			}
+			number += strings.Count(value, "\n")
+			after, next, _ = strings.Cut(after, "\n")
+			if after = strings.TrimLeft(after, blank); after != "" && after[0] != '#' {
+				return wrong("something follows the closing quote")
+			}
+		case after == strings.TrimLeft(after, blank): // else it is empty, as in a shell
+			return wrong("the value is not in single quotes")
+		}
+		if name == key {
+			if value == "" {
+				return "", ErrNoKey
 			}
 			return value, nil
 		}
+		text = next
 	}
 	return "", ErrNoKey
-}
-
-// shortened keeps a message short whatever the file holds.
-func shortened(line string) string {
-	const most = 128
-	if len(line) > most {
-		return line[:most] + "..."
-	}
-	return line
 }

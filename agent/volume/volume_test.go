@@ -255,6 +255,63 @@ func TestResource(t *testing.T) {
 	}
 }
 
+// What the downward API tells of labels is in the order of their names.
+func TestFieldInOrder(t *testing.T) {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "a", "app.x/y": "b", "app-z": "\""}}}
+	got, err := Field(p, "metadata.labels", Facts{})
+	if want := "app=\"a\"\napp-z=\"\\\"\"\napp.x/y=\"b\""; err != nil || got != want {
+		t.Errorf("%q, %v, want %q", got, err, want)
+	}
+}
+
+// What a container has no limit of is what the node can give, but for huge pages: without a
+// limit it has none. So it is for those that are added for debugging.
+func TestResourceWithoutLimit(t *testing.T) {
+	p := &corev1.Pod{}
+	none := corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("0")}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: none}}
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+		Name: "debugger"}}}
+	f := Facts{Allocatable: corev1.ResourceList{
+		corev1.ResourceMemory: resource.MustParse("1Gi"), "hugepages-2Mi": resource.MustParse("64Mi")}}
+	for _, c := range []struct{ container, resource, want string }{
+		{"c", "limits.memory", "1024"}, {"c", "limits.hugepages-2Mi", "0"}, {"debugger", "limits.memory", "1024"},
+	} {
+		got, err := Resource(p, c.container,
+			&corev1.ResourceFieldSelector{Resource: c.resource, Divisor: resource.MustParse("1Mi")}, f)
+		if err != nil || got != c.want {
+			t.Errorf("%s of %s: %q %v, want %s", c.resource, c.container, got, err, c.want)
+		}
+	}
+}
+
+// Environment files are read as by the kubelet of v1.36.
+func TestEnvValue(t *testing.T) {
+	for _, c := range []struct{ text, want, wrong string }{
+		{"A='1'\n\t K='a b' # c\n", "a b", ""},
+		{"# K='no'\n\n  \nK='x=#$Y \"${Z}\" \\n'", "x=#$Y \"${Z}\" \\n", ""},
+		{"A='K=1\nK=2'\nK='one\n\n three '\nnot read", "one\n\n three ", ""},
+		{"A='1'\r\nK='2'\r\n", "2", ""},
+		{"A=   'x'\nK='2'", "2", ""},
+		{"A='1'", "", "no such key"},
+		{"K=''", "", "no such key"},
+		{"K= 'x'\n", "", "no such key"},
+		{"A = '1'\nK='2'", "", "line 1: space before ="},
+		{"A='1\n2'\n='3'", "", "line 3: no name before ="},
+		{"A='1'\nexport\nK='2'", "", "line 2: no = in it"},
+		{"K=1", "", "line 1: the value is not in single quotes"},
+		{"K=\"1\"", "", "line 1: the value is not in single quotes"},
+		{"K=", "", "line 1: the value is not in single quotes"},
+		{"K='1", "", "line 1: a single quote is not closed"},
+		{"A='1'\nK='a''b'", "", "line 2: something follows the closing quote"},
+	} {
+		got, err := envValue(strings.ReplaceAll(c.text, "\r\n", "\n"), "K")
+		if got != c.want || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+			t.Errorf("%q: %q, %v, want %q %s", c.text, got, err, c.want, c.wrong)
+		}
+	}
+}
+
 // TestRootIsALink: the volumes of a pod go where /var/lib/kubelet is a link to
 // another disk too.
 func TestRootIsALink(t *testing.T) {
