@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -166,15 +167,19 @@ func chosen(p *Pod, container string, previous bool) (*record.Observation, strin
 	if len(runs) > 0 {
 		return runs[0], ""
 	}
-	for i := range p.Pod.Status.ContainerStatuses {
-		if st := &p.Pod.Status.ContainerStatuses[i]; st.Name == container && st.State.Waiting != nil {
-			if st.State.Waiting.Reason == "ErrImagePull" || st.State.Waiting.Reason == "ImagePullBackOff" {
-				return nil, fmt.Sprintf("container %q in pod %q is waiting to start: trying and failing to pull image",
-					container, pod)
-			}
-			return nil, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container,
-				pod, st.State.Waiting.Reason)
+	s := &p.Pod.Status
+	for _, st := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses) {
+		if st.Name != container || st.State.Waiting == nil {
+			continue
 		}
+		why := st.State.Waiting.Reason
+		switch why {
+		case "ErrImagePull":
+			why = "image can't be pulled"
+		case "ImagePullBackOff":
+			why = "trying and failing to pull image"
+		}
+		return nil, fmt.Sprintf("container %q in pod %q is waiting to start: %s", container, pod, why)
 	}
 	return nil, fmt.Sprintf("container %q in pod %q is not available", container, pod)
 }

@@ -75,6 +75,28 @@ func TestLogsOfPodBeingRemoved(t *testing.T) {
 	}
 }
 
+// TestLogsOfWhatWaits: who asks for the log of a container that has not begun is told why, of init
+// and ephemeral containers too.
+func TestLogsOfWhatWaits(t *testing.T) {
+	waits := func(name, reason string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: name,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+	}
+	p := &Pod{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, Observed: &record.Observed{}}
+	p.Pod.Status = corev1.PodStatus{InitContainerStatuses: waits("i", "ImagePullBackOff"),
+		ContainerStatuses: waits("c", "PodInitializing"), EphemeralContainerStatuses: waits("e", "ErrImagePull")}
+	for name, want := range map[string]string{
+		"i": `container "i" in pod "p" is waiting to start: trying and failing to pull image`,
+		"c": `container "c" in pod "p" is waiting to start: PodInitializing`,
+		"e": `container "e" in pod "p" is waiting to start: image can't be pulled`,
+		"x": `container "x" in pod "p" is not available`,
+	} {
+		if _, why := chosen(p, name, false); why != want {
+			t.Errorf("%q, want %q", why, want)
+		}
+	}
+}
+
 // TestPreviousRun: of a container that waits for its next run, the previous one is that
 // which ended last, as its status says.
 func TestPreviousRun(t *testing.T) {
