@@ -132,6 +132,10 @@ func makeFile(f *launch.File) error {
 
 // sandboxConfig translates a pod.
 func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
+	return m.sandboxConfigWith(p, attempt, nil)
+}
+
+func (m *Manager) sandboxConfigWith(p *corev1.Pod, attempt uint32, warn func(string)) (*criv1.PodSandboxConfig, error) {
 	users, err := m.usersOf(p)
 	if err != nil {
 		return nil, err
@@ -142,6 +146,7 @@ func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32) (*criv1.PodSandbo
 		Attempt:      attempt,
 		Users:        users,
 		NodeResolver: m.nodeResolver,
+		Warn:         warn,
 	})
 }
 

@@ -125,7 +125,9 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 			return &Fault{Reason: "FailedKillPod", Message: "error killing pod: " + err.Error()}
 		}
 	}
-	config, err := m.sandboxConfig(s.Pod, s.Attempt)
+	config, err := m.sandboxConfigWith(s.Pod, s.Attempt, func(message string) {
+		m.Events.Event(s.Pod, "", corev1.EventTypeWarning, "DNSConfigForming", message)
+	})
 	if err == nil {
 		err = m.makeLogDir(s.Pod, "")
 	}

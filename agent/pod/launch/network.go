@@ -99,7 +99,7 @@ func (f *SandboxFacts) resolver() (*criv1.DNSConfig, error) {
 	if policy == corev1.DNSClusterFirst || policy == corev1.DNSClusterFirstWithHostNet {
 		domain := f.Host.ClusterDomain
 		out.Servers = f.Host.ClusterDNS
-		out.Searches = append([]string{f.Pod.Namespace + ".svc." + domain, "svc." + domain, domain}, out.Searches...)
+		out.Searches = merged([]string{f.Pod.Namespace + ".svc." + domain, "svc." + domain, domain}, out.Searches)
 		out.Options = []string{"ndots:5"}
 	}
 	if c := f.Pod.Spec.DNSConfig; c != nil {
@@ -113,10 +113,47 @@ func (f *SandboxFacts) resolver() (*criv1.DNSConfig, error) {
 			out.Options = setOption(out.Options, o.Name, v)
 		}
 	}
-	// The resolver takes no more; they are dropped here rather than there.
-	out.Servers = out.Servers[:min(len(out.Servers), 3)]
-	out.Searches = out.Searches[:min(len(out.Searches), 32)]
+	f.limit(out)
 	return out, nil
+}
+
+// Resolvers take no more: servers, domains to search, and the characters of one and of all.
+const (
+	maxServers     = 3
+	maxSearches    = 32
+	maxSearch      = 253
+	maxSearchesLen = 2048
+)
+
+// limit drops what resolvers do not take, here rather than there, and tells of it.
+func (f *SandboxFacts) limit(c *criv1.DNSConfig) {
+	if len(c.Servers) > maxServers {
+		c.Servers = c.Servers[:maxServers]
+		f.warn("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
+			strings.Join(c.Servers, " "))
+	}
+	var list []string
+	length := 0
+	for _, s := range c.Searches[:min(len(c.Searches), maxSearches)] {
+		if len(s) > maxSearch {
+			continue
+		}
+		if length += len(s); length > maxSearchesLen {
+			break
+		}
+		list, length = append(list, s), length+1
+	}
+	if len(list) < len(c.Searches) {
+		c.Searches = list
+		f.warn("Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+			strings.Join(list, " "))
+	}
+}
+
+func (f *SandboxFacts) warn(message string) {
+	if f.Warn != nil {
+		f.Warn(message)
+	}
 }
 
 // dnsPolicy is the policy that the pod can have on this node.
@@ -167,7 +204,10 @@ func parseResolvConf(data []byte) *criv1.DNSConfig {
 				}
 			}
 		case "options":
-			out.Options = f[1:]
+			for _, o := range f[1:] {
+				name, _, _ := strings.Cut(o, ":")
+				out.Options = setOption(out.Options, name, o)
+			}
 		}
 	}
 	return out
