@@ -23,6 +23,7 @@ type Volumes interface {
 	Path(p *corev1.Pod, name string) (string, error)
 	SubPath(p *corev1.Pod, s volume.SubPath) (string, error)
 	Relabel(p *corev1.Pod, name string) bool
+	Group(p *corev1.Pod, name string) (gid int64, ok bool)
 }
 
 // Objects gives the ConfigMaps and Secrets that pods refer to. A missing one
@@ -66,6 +67,7 @@ func (m *Manager) sources(ctx context.Context, p *corev1.Pod) launch.Sources {
 		Volume:    func(name string) (string, error) { return m.Volumes.Path(p, name) },
 		SubPath:   func(s volume.SubPath) (string, error) { return m.Volumes.SubPath(p, s) },
 		Relabel:   func(name string) bool { return m.Volumes.Relabel(p, name) },
+		Group:     func(name string) (int64, bool) { return m.Volumes.Group(p, name) },
 		EnvFile:   func(name, path, key string) (string, error) { return m.envFile(p, name, path, key) },
 		CDI:       func(c *corev1.Container) ([]string, error) { return m.Devices(p, c) },
 		NodeHosts: func() ([]byte, error) { return os.ReadFile("/etc/hosts") },

@@ -75,6 +75,7 @@ func (e *edges) Forget(types.UID)                                    {}
 func (e *edges) Again(context.Context, *corev1.Pod) error            { return nil }
 func (e *edges) Path(*corev1.Pod, string) (string, error)            { return "", nil }
 func (e *edges) Relabel(*corev1.Pod, string) bool                    { return false }
+func (e *edges) Group(*corev1.Pod, string) (int64, bool)             { return 0, false }
 func (e *edges) SubPath(*corev1.Pod, volume.SubPath) (string, error) { return "", nil }
 func (e *edges) ConfigMap(context.Context, string, string) (*corev1.ConfigMap, error) {
 	return nil, io.EOF

@@ -99,3 +99,36 @@ func errText(err error) string {
 	}
 	return err.Error()
 }
+
+// TestGroupOfVolume: a PersistentVolume's annotation names the group that its files belong to, also
+// for the next agent.
+func TestGroupOfVolume(t *testing.T) {
+	for value, want := range map[string]int64{"1234": 1234, "": -1, "staff": -1} {
+		pv := &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{annotationGroup: value}},
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}}}}
+		m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t), Claims: oneVolume{pv}, Log: slog.New(slog.DiscardHandler)}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+		if err := m.Ensure(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		next := &Manager{RootDir: m.RootDir, mounts: m.mounts, Claims: m.Claims, Log: m.Log}
+		if err := next.Restore([]*corev1.Pod{p}); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []*Manager{m, next} {
+			if got, ok := m.Group(p, "v"); ok != (want >= 0) || ok && got != want {
+				t.Errorf("%q: %d, %v", value, got, ok)
+			}
+		}
+		if got, ok := next.Group(p, "other"); ok {
+			t.Errorf("a volume that is not there: %d", got)
+		}
+		if err := next.Release(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+	}
+}

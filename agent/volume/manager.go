@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -417,6 +418,21 @@ func (m *Manager) Path(p *corev1.Pod, name string) (string, error) {
 		return "", fmt.Errorf("volume %q is not ready", name)
 	}
 	return "", fmt.Errorf("volume %q is not in the pod", name)
+}
+
+// annotationGroup is the annotation of a PersistentVolume with the group that its files
+// belong to.
+const annotationGroup = "pv.beta.kubernetes.io/gid"
+
+// Group is the group whose members are to be those who have a volume of the pod; false: they
+// need be in none.
+func (m *Manager) Group(p *corev1.Pod, name string) (gid int64, ok bool) {
+	v := m.recorded(p.UID, name)
+	if v == nil || v.Persistent == nil {
+		return 0, false
+	}
+	gid, err := strconv.ParseInt(v.Persistent.Annotations[annotationGroup], 10, 64)
+	return gid, err == nil
 }
 
 // SubPath binds a part of a volume and returns where.

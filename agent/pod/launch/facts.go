@@ -44,6 +44,8 @@ type Sources struct {
 	// Relabel tells whether a volume's files have to be given the container's SELinux
 	// label.
 	Relabel func(name string) bool
+	// Group tells of which group those are who have a volume, if of any.
+	Group func(name string) (gid int64, ok bool)
 	// EnvFile reads a variable of a file in a volume; volume.ErrNoKey when it
 	// is not there.
 	EnvFile func(volumeName, path, key string) (string, error)

@@ -35,6 +35,8 @@ type around struct {
 	PodIPs     []string
 	ConfigMaps map[string]map[string]string
 	Secrets    map[string]map[string]string
+	// Groups are those of volumes.
+	Groups map[string]int64
 	// EnvFiles are the variables of every file in a volume.
 	EnvFiles map[string]string
 	Services []*corev1.Service
@@ -182,11 +184,17 @@ func (w *around) facts(p *corev1.Pod) *Facts {
 			Services:  func() ([]*corev1.Service, bool) { return w.Services, !w.ServicesUnknown },
 			Volume:    func(name string) (string, error) { return "/volumes/" + name, nil },
 			SubPath:   func(s volume.SubPath) (string, error) { return "/subpaths/" + s.Volume + "/" + s.Path, nil },
+			Group:     w.group,
 			EnvFile:   func(_, _, key string) (string, error) { return w.envFile(key) },
 			Plugged:   func(*corev1.Container) (*criv1.ContainerConfig, error) { return w.Plugged, nil },
 			NodeHosts: func() ([]byte, error) { return []byte(w.NodeHosts), nil },
 		},
 	}
+}
+
+func (w *around) group(volume string) (gid int64, ok bool) {
+	gid, ok = w.Groups[volume]
+	return gid, ok
 }
 
 func (w *around) envFile(key string) (string, error) {

@@ -3,6 +3,7 @@ package launch
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	criv1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -38,6 +39,12 @@ func containerSecurity(c *container) error {
 	}
 	if ps.FSGroup != nil {
 		out.SupplementalGroups = append(out.SupplementalGroups, *ps.FSGroup)
+	}
+	for i := range c.Pod.Spec.Volumes {
+		gid, ok := c.Group(c.Pod.Spec.Volumes[i].Name)
+		if ok && !slices.Contains(out.SupplementalGroups, gid) {
+			out.SupplementalGroups = append(out.SupplementalGroups, gid)
+		}
 	}
 	switch u := effective(sc.RunAsUser, ps.RunAsUser); {
 	case u != nil:
