@@ -195,8 +195,8 @@ func (v *view) roll(replicas []*corev1.Pod, do *todo) {
 	if u.RollingUpdate != nil {
 		lowest = int(ptr.Deref(u.RollingUpdate.Partition, 0))
 	}
-	old := func(p *corev1.Pod) bool {
-		return p.Labels[appsv1.StatefulSetRevisionLabel] != v.update && p.DeletionTimestamp == nil
+	old := func(p *corev1.Pod) bool { // nil: it waits for a claim of the one before to go
+		return p != nil && p.Labels[appsv1.StatefulSetRevisionLabel] != v.update && p.DeletionTimestamp == nil
 	}
 	if u.RollingUpdate == nil || u.RollingUpdate.MaxUnavailable == nil {
 		for i := len(replicas) - 1; i >= lowest; i-- {

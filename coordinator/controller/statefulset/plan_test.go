@@ -261,6 +261,17 @@ func TestClaimsInPlan(t *testing.T) {
 	if got := see(s, "", old).plan().String(); got != "" {
 		t.Errorf("the claim is about to be collected: %q", got)
 	}
+	for _, tt := range []struct{ limit, want string }{{"", ""}, {"1", ""}, {"2", "-0"}} {
+		all := set(2, parallel, claims(remove, retain))
+		if tt.limit != "" {
+			unavailable(tt.limit)(all)
+		}
+		gone.Name = "web-1"
+		kept := claim(1, *metav1.NewControllerRef(gone, podKind))
+		if got := see(all, "0:old", kept).plan().String(); got != tt.want {
+			t.Errorf("an update while a pod waits for its claim to go, at most %q down: %q", tt.limit, got)
+		}
+	}
 	mine := claim(0, *metav1.NewControllerRef(pods(s, "0")[0], podKind))
 	if got := see(s, "0", mine).plan().String(); got != "repair0" {
 		t.Errorf("scaled up again in time: %q", got)
