@@ -19,18 +19,21 @@ func (r *reconciler) revisions(ctx context.Context, ds *appsv1.DaemonSet) (contr
 
 // trim deletes the old revisions beyond revisionHistoryLimit; those that pods
 // have stay, and count.
-func (r *reconciler) trim(ctx context.Context, ds *appsv1.DaemonSet, old []*appsv1.ControllerRevision,
-	pods map[string][]*corev1.Pod) error {
+func (r *reconciler) trim(ctx context.Context, v *view, old []*appsv1.ControllerRevision) error {
 	hashes := map[string]bool{}
-	for _, list := range pods {
-		for _, p := range list {
+	note := func(pods []*corev1.Pod) {
+		for _, p := range pods {
 			hashes[p.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]] = true
 		}
+	}
+	note(v.leaving)
+	for _, pods := range v.pods {
+		note(pods)
 	}
 	live := func(rev *appsv1.ControllerRevision) bool {
 		return hashes[rev.Labels[appsv1.DefaultDaemonSetUniqueLabelKey]]
 	}
-	limit := int(ptr.Deref(ds.Spec.RevisionHistoryLimit, 10))
+	limit := int(ptr.Deref(v.ds.Spec.RevisionHistoryLimit, 10))
 	for _, rev := range old {
 		if live(rev) {
 			limit--

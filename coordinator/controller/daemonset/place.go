@@ -1,6 +1,7 @@
 package daemonset
 
 import (
+	"slices"
 	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -46,13 +47,21 @@ func placementOf(ds *appsv1.DaemonSet) placement {
 	}
 }
 
+// tolerationsOf are the template's tolerations and those of every daemon pod, which take the
+// place of the template's own: one with tolerationSeconds would let the pod be evicted.
 func tolerationsOf(spec *corev1.PodSpec) []corev1.Toleration {
-	out := append([]corev1.Toleration{}, spec.Tolerations...)
-	out = append(out, tolerations...)
+	of := slices.Clone(tolerations)
 	if spec.HostNetwork {
-		out = append(out, networkToleration)
+		of = append(of, networkToleration)
 	}
-	return out
+	var out []corev1.Toleration
+	for i := range spec.Tolerations {
+		same := func(t corev1.Toleration) bool { return t.MatchToleration(&spec.Tolerations[i]) }
+		if !slices.ContainsFunc(of, same) {
+			out = append(out, spec.Tolerations[i])
+		}
+	}
+	return append(out, of...)
 }
 
 // on tells whether a pod is to be started on a node, and whether one that is
@@ -85,27 +94,13 @@ func (p placement) on(node *corev1.Node) (run, stay bool) {
 // newPod makes the pod for one node.
 func newPod(ds *appsv1.DaemonSet, node, hash string) *corev1.Pod {
 	pod := controller.NewPod(&ds.Spec.Template, ds, metav1.NewControllerRef(ds, ownKind))
-	pod.Spec.Tolerations = withoutDoubles(tolerationsOf(&pod.Spec))
+	pod.Spec.Tolerations = tolerationsOf(&pod.Spec)
 	metav1.SetMetaDataLabel(&pod.ObjectMeta, appsv1.ControllerRevisionHashLabelKey, hash)
 	if g := templateGeneration(ds); g != nil {
 		metav1.SetMetaDataLabel(&pod.ObjectMeta, generationLabel, strconv.FormatInt(*g, 10))
 	}
 	pin(&pod.Spec, node)
 	return pod
-}
-
-func withoutDoubles(list []corev1.Toleration) []corev1.Toleration {
-	var out []corev1.Toleration
-	for i := range list {
-		double := false
-		for j := range out {
-			double = double || out[j].MatchToleration(&list[i])
-		}
-		if !double {
-			out = append(out, list[i])
-		}
-	}
-	return out
 }
 
 // pin replaces the required node affinity by the node's name: whether the node

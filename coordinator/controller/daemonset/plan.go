@@ -21,7 +21,10 @@ type view struct {
 	ds    *appsv1.DaemonSet
 	nodes []*corev1.Node
 	pods  map[string][]*corev1.Pod // by target node
-	place placement
+	// leaving are pods that are over and deleted: a finalizer may hold them for long, and
+	// their nodes need others.
+	leaving []*corev1.Pod
+	place   placement
 	// hash names the current revision.
 	hash string
 	now  time.Time
@@ -35,6 +38,18 @@ type todo struct {
 	failed map[string]*corev1.Pod
 	// succeeded are pods to delete, which a daemon pod should never be.
 	succeeded []*corev1.Pod
+}
+
+// take sorts the set's pods.
+func (v *view) take(pods []*corev1.Pod) {
+	v.pods = map[string][]*corev1.Pod{}
+	for _, p := range pods {
+		if controller.PodTerminal(p) && p.DeletionTimestamp != nil {
+			v.leaving = append(v.leaving, p)
+		} else if node := target(p); node != "" {
+			v.pods[node] = append(v.pods[node], p)
+		}
+	}
 }
 
 func (v *view) updated(p *corev1.Pod) bool {

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/record"
 )
 
 var now = time.Unix(100000, 0)
@@ -39,13 +40,11 @@ func pod(name, node, hash string, ready bool) *corev1.Pod {
 }
 
 func see(ds *appsv1.DaemonSet, nodes int, pods ...*corev1.Pod) *view {
-	v := &view{ds: ds, pods: map[string][]*corev1.Pod{}, place: placementOf(ds), hash: "new", now: now}
+	v := &view{ds: ds, place: placementOf(ds), hash: "new", now: now}
 	for i := range nodes {
 		v.nodes = append(v.nodes, node(fmt.Sprint("n", i)))
 	}
-	for _, p := range pods {
-		v.pods[target(p)] = append(v.pods[target(p)], p)
-	}
+	v.take(pods)
 	return v
 }
 
@@ -83,11 +82,63 @@ func TestPodIsPinned(t *testing.T) {
 	}
 }
 
+// TestTolerations: what every daemon pod tolerates it tolerates for ever, whatever its template
+// says; one with tolerationSeconds would let it be evicted, and made again at once.
+func TestTolerations(t *testing.T) {
+	ds, seconds := set(0, 1), int64(60)
+	ds.Spec.Template.Spec.Tolerations = []corev1.Toleration{
+		{Key: "mine", Operator: corev1.TolerationOpExists},
+		{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds},
+	}
+	got := newPod(ds, "n1", "h").Spec.Tolerations
+	if len(got) != len(tolerations)+1 || got[0].Key != "mine" {
+		t.Errorf("got %v", got)
+	}
+	for _, one := range got {
+		if one.TolerationSeconds != nil {
+			t.Errorf("%s is tolerated for a while only", one.Key)
+		}
+	}
+}
+
+// TestLeavingPods: a pod that is over and deleted, and that a finalizer holds, does not keep
+// its node's place.
+func TestLeavingPods(t *testing.T) {
+	held := pod("a", "n0", "new", false)
+	held.Status.Phase, held.DeletionTimestamp = corev1.PodFailed, &metav1.Time{Time: now}
+	v := see(set(0, 1), 1, held)
+	if do := v.manage(); fmt.Sprint(do.create) != "[n0]" || len(do.del)+len(do.failed) != 0 {
+		t.Errorf("got %+v", do)
+	}
+	if s, _ := v.status(); s.CurrentNumberScheduled != 0 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// TestFailedPodsWait: failed pods are replaced after a growing time, but at once when the set
+// was changed since.
+func TestFailedPodsWait(t *testing.T) {
+	r := &reconciler{backoff: map[string]map[string]pause{}, events: &record.FakeRecorder{}}
+	ds := set(0, 1)
+	for _, step := range []struct {
+		after      time.Duration
+		generation int64
+		deleted    int
+	}{{0, 1, 1}, {500 * time.Millisecond, 1, 0}, {time.Second, 1, 1}, {2 * time.Second, 1, 0}, {2 * time.Second, 2, 1}} {
+		ds.Generation = step.generation
+		v := &view{ds: ds, now: now.Add(step.after)}
+		do := todo{failed: map[string]*corev1.Pod{"n0": pod("a", "n0", "new", false)}}
+		if r.failedPods("k", v, &do); len(do.del) != step.deleted {
+			t.Errorf("after %v, generation %d: %d are deleted", step.after, step.generation, len(do.del))
+		}
+	}
+}
+
 func TestManage(t *testing.T) {
-	v := see(set(0, 1), 2, pod("a", "n0", "new", true), pod("b", "n0", "new", true), pod("c", "", "new", false))
-	pin(&v.pods[""][0].Spec, "vanished")
-	v.pods = map[string][]*corev1.Pod{"n0": v.pods["n0"], "vanished": v.pods[""]}
-	do := v.manage()
+	lost := pod("c", "", "new", false)
+	pin(&lost.Spec, "vanished")
+	do := see(set(0, 1), 2, pod("a", "n0", "new", true), pod("b", "n0", "new", true), lost).manage()
 	if fmt.Sprint(do.create) != "[n1]" || len(do.del) != 2 {
 		t.Errorf("create %v, delete %d", do.create, len(do.del))
 	}

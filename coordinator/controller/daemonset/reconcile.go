@@ -44,6 +44,8 @@ type reconciler struct {
 type pause struct {
 	length time.Duration
 	from   time.Time
+	// generation is the set's: a set that was changed since need not wait.
+	generation int64
 }
 
 // New builds the DaemonSet controller.
@@ -136,7 +138,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 		after, syncErr = r.sync(ctx, key, v)
 	}
 	if met && syncErr == nil {
-		if err := r.trim(ctx, ds, revisions.Old, v.pods); err != nil {
+		if err := r.trim(ctx, v, revisions.Old); err != nil {
 			return 0, err
 		}
 	}
@@ -174,13 +176,8 @@ func (r *reconciler) view(ctx context.Context, ds *appsv1.DaemonSet, hash string
 	if err != nil {
 		return nil, err
 	}
-	v := &view{ds: ds, nodes: nodes, pods: map[string][]*corev1.Pod{}, place: placementOf(ds),
-		hash: hash, now: time.Now()}
-	for _, p := range claimed {
-		if node := target(p); node != "" {
-			v.pods[node] = append(v.pods[node], p)
-		}
-	}
+	v := &view{ds: ds, nodes: nodes, place: placementOf(ds), hash: hash, now: time.Now()}
+	v.take(claimed)
 	return v, nil
 }
 
@@ -213,6 +210,9 @@ func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Durati
 	}
 	for node, pod := range do.failed {
 		p := nodes[node]
+		if p.generation != v.ds.Generation {
+			p = pause{}
+		}
 		if left := p.from.Add(p.length).Sub(v.now); left > 0 {
 			wait = controller.Sooner(wait, left)
 			continue
@@ -221,7 +221,7 @@ func (r *reconciler) failedPods(key string, v *view, do *todo) (wait time.Durati
 		if !p.from.IsZero() && v.now.Sub(p.from) < 2*lastBackoff {
 			length = min(2*p.length, lastBackoff)
 		}
-		nodes[node] = pause{length, v.now}
+		nodes[node] = pause{length, v.now, v.ds.Generation}
 		r.events.Eventf(v.ds, corev1.EventTypeWarning, "FailedDaemonPod",
 			"Found failed daemon pod %s/%s on node %s, will try to kill it", pod.Namespace, pod.Name, node)
 		do.del = append(do.del, pod)
