@@ -2,6 +2,7 @@ package cronjob
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,9 +44,28 @@ func New(env controller.Env) (*controller.Loop, error) {
 		writes: controller.NewWrites(), loop: controller.New("cronjob", 5, env.Log),
 	}
 	r.loop.Reconciler = r
-	r.loop.WatchKeys(batch.CronJobs().Informer())
+	controller.Watch(r.loop, batch.CronJobs().Informer(), r.changed)
 	controller.WatchOwned(r.loop, batch.Jobs().Informer(), controller.Owned[batchv1.Job]{Kind: ownKind})
 	return r.loop, nil
+}
+
+// changed has a CronJob looked at. One whose schedule was changed waits for the next time of the
+// new one: a time that has passed already was not missed.
+func (r *reconciler) changed(old, cj *batchv1.CronJob) {
+	if cj == nil {
+		r.loop.Add(controller.Key(old.Namespace, old.Name))
+		return
+	}
+	key := controller.Key(cj.Namespace, cj.Name)
+	if old != nil && (old.Spec.Schedule != cj.Spec.Schedule || !ptr.Equal(old.Spec.TimeZone, cj.Spec.TimeZone)) {
+		if schedule, err := parse(&cj.Spec); err == nil {
+			if wait := untilNext(cj, schedule, time.Now()); wait > 0 {
+				r.loop.AddAfter(key, wait)
+			}
+			return
+		}
+	}
+	r.loop.Add(key)
 }
 
 // Reconcile starts the job that is due, and tidies up behind those that ended.
@@ -103,13 +123,17 @@ func (r *reconciler) jobsOf(ctx context.Context, cj *batchv1.CronJob) ([]*batchv
 	return jobs, nil
 }
 
-// act deletes and starts jobs, and notes in the status what it did.
+// act deletes and starts jobs, and notes in the status what it did. An old job that cannot be
+// deleted, as when a webhook refuses it, keeps no new one from being started.
 func (r *reconciler) act(ctx context.Context, cj *batchv1.CronJob, do *todo) error {
+	var errs []error
 	for _, j := range do.expired {
-		if err := r.delete(ctx, cj, j.Name, j.UID); err != nil {
-			return err
-		}
+		errs = append(errs, r.delete(ctx, cj, j.Name, j.UID))
 	}
+	return errors.Join(append(errs, r.replaceAndStart(ctx, cj, do))...)
+}
+
+func (r *reconciler) replaceAndStart(ctx context.Context, cj *batchv1.CronJob, do *todo) error {
 	for _, ref := range do.replaced {
 		if err := r.delete(ctx, cj, ref.Name, ref.UID); err != nil {
 			return err
