@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"maps"
-	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
+	netutils "k8s.io/utils/net"
 )
 
 const (
@@ -34,43 +34,52 @@ type mirror struct {
 	invalid, skipped int
 }
 
-// plan makes one slice for each subset and address family. The name follows
+// plan makes one slice for each set of ports and address family. The name follows
 // from the ports, so that a slice is never made twice.
 func plan(e *corev1.Endpoints) (mirror, error) {
 	var m mirror
 	byName := map[string]*discoveryv1.EndpointSlice{}
+	added := map[string]int{} // addresses, by ports
+	seen := map[string]int{}  // where an endpoint is, by its slice, address and pod
 	for i := range e.Subsets {
 		s := &e.Subsets[i]
-		left := perSubset
-		add := func(addresses []corev1.EndpointAddress, ready bool) error {
+		ports, err := json.Marshal(s.Ports)
+		if err != nil {
+			return m, fmt.Errorf("name slice: %w", err)
+		}
+		add := func(addresses []corev1.EndpointAddress, ready bool) {
 			for j := range addresses {
 				endpoint, family, ok := endpointOf(&addresses[j], ready)
-				switch {
-				case !ok:
+				if !ok {
 					m.invalid++
 					continue
-				case left == 0:
+				}
+				slice := newSlice(e, s.Ports, ports, family)
+				id := slice.Name + " " + endpoint.Addresses[0]
+				if ref := endpoint.TargetRef; ref != nil {
+					id += " " + string(ref.UID)
+				}
+				if at, twice := seen[id]; twice {
+					if !ready { // the word that counts
+						byName[slice.Name].Endpoints[at].Conditions.Ready = &ready
+					}
+					continue
+				}
+				if added[string(ports)] == perSubset {
 					m.skipped++
 					continue
 				}
-				left--
-				slice, err := newSlice(e, s.Ports, family)
-				if err != nil {
-					return err
-				}
+				added[string(ports)]++
 				if byName[slice.Name] == nil {
 					byName[slice.Name] = slice
 				}
-				byName[slice.Name].Endpoints = append(byName[slice.Name].Endpoints, endpoint)
+				slice = byName[slice.Name]
+				seen[id] = len(slice.Endpoints)
+				slice.Endpoints = append(slice.Endpoints, endpoint)
 			}
-			return nil
 		}
-		if err := add(s.Addresses, true); err != nil {
-			return m, err
-		}
-		if err := add(s.NotReadyAddresses, false); err != nil {
-			return m, err
-		}
+		add(s.Addresses, true)
+		add(s.NotReadyAddresses, false)
 	}
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		m.slices = append(m.slices, byName[name])
@@ -79,8 +88,8 @@ func plan(e *corev1.Endpoints) (mirror, error) {
 }
 
 func endpointOf(a *corev1.EndpointAddress, ready bool) (discoveryv1.Endpoint, discoveryv1.AddressType, bool) {
-	ip, err := netip.ParseAddr(a.IP)
-	if err != nil {
+	ip := netutils.ParseIPSloppy(a.IP) // validation lets zeros in front, as in 010.0.0.1, through
+	if ip == nil {
 		return discoveryv1.Endpoint{}, "", false
 	}
 	e := discoveryv1.Endpoint{
@@ -90,20 +99,18 @@ func endpointOf(a *corev1.EndpointAddress, ready bool) (discoveryv1.Endpoint, di
 	if a.Hostname != "" {
 		e.Hostname = &a.Hostname
 	}
-	if ip.Is4() {
+	if ip.To4() != nil {
 		return e, discoveryv1.AddressTypeIPv4, true
 	}
 	return e, discoveryv1.AddressTypeIPv6, true
 }
 
-func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort,
-	family discoveryv1.AddressType) (*discoveryv1.EndpointSlice, error) {
-	data, err := json.Marshal(ports)
-	if err != nil {
-		return nil, fmt.Errorf("name slice: %w", err)
-	}
+// newSlice makes a slice without endpoints; encoded are its ports, for its name.
+func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort, encoded []byte,
+	family discoveryv1.AddressType) *discoveryv1.EndpointSlice {
 	h := fnv.New32a()
-	_, _ = h.Write(append(data, family...))
+	_, _ = h.Write(encoded)
+	_, _ = h.Write([]byte(family))
 	prefix := e.Name
 	suffix := "-" + rand.SafeEncodeString(fmt.Sprint(h.Sum32()))
 	prefix = prefix[:min(len(prefix), validation.DNS1123SubdomainMaxLength-len(suffix))]
@@ -127,5 +134,5 @@ func newSlice(e *corev1.Endpoints, ports []corev1.EndpointPort,
 		slice.Ports = append(slice.Ports,
 			discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol, AppProtocol: p.AppProtocol})
 	}
-	return slice, nil
+	return slice
 }

@@ -1,6 +1,8 @@
 package endpointslicemirroring
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,5 +46,37 @@ func TestMirrored(t *testing.T) {
 	if !mirrored(&corev1.Endpoints{}, byHand) || mirrored(&corev1.Endpoints{}, selecting) || mirrored(skip, byHand) ||
 		mirrored(lock, byHand) || mirrored(nil, byHand) || mirrored(lock, nil) {
 		t.Error("wrong Endpoints are mirrored")
+	}
+}
+
+// TestPlanJoinsSubsets: subsets with the same ports are one slice, whose limits hold for all of
+// them; an address that is there twice is once in it, not ready if one says so.
+func TestPlanJoinsSubsets(t *testing.T) {
+	ports := []corev1.EndpointPort{{Port: 80, Protocol: "TCP"}}
+	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "db", Namespace: "ns"}, Subsets: []corev1.EndpointSubset{
+		{Ports: ports, Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}, {IP: "192.0.2.2"}, {IP: "192.0.2.2"}}},
+		{Ports: ports, Addresses: []corev1.EndpointAddress{{IP: "::ffff:192.0.2.3"}, {IP: "192.000.002.004"}},
+			NotReadyAddresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}},
+	}}
+	m, err := plan(e)
+	if err != nil || len(m.slices) != 1 || m.invalid+m.skipped != 0 {
+		t.Fatalf("mirror %+v, %v", m, err)
+	}
+	var got []string
+	for _, p := range m.slices[0].Endpoints {
+		got = append(got, fmt.Sprint(p.Addresses[0], " ", *p.Conditions.Ready))
+	}
+	if want := "192.0.2.1 false, 192.0.2.2 true, 192.0.2.3 true, 192.0.2.4 true"; strings.Join(got, ", ") != want {
+		t.Errorf("got %s", strings.Join(got, ", "))
+	}
+	for i := range e.Subsets {
+		e.Subsets[i] = corev1.EndpointSubset{Ports: ports}
+		for k := range 600 {
+			e.Subsets[i].Addresses = append(e.Subsets[i].Addresses,
+				corev1.EndpointAddress{IP: fmt.Sprintf("10.%d.%d.%d", i, k/200, k%200)})
+		}
+	}
+	if m, err = plan(e); err != nil || len(m.slices) != 1 || len(m.slices[0].Endpoints) != perSubset || m.skipped != 200 {
+		t.Errorf("of 1200 addresses %d are skipped, %v", m.skipped, err)
 	}
 }
