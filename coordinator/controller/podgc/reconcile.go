@@ -146,10 +146,10 @@ func (r *reconciler) node(ctx context.Context, name string) (node *corev1.Node, 
 
 func (r *reconciler) kill(ctx context.Context, d *doomed) error {
 	if !controller.PodTerminal(d.pod) {
-		status := map[string]any{"phase": corev1.PodFailed}
+		status := map[string]any{"phase": corev1.PodFailed, "observedGeneration": d.pod.Generation}
 		if d.condition != nil {
 			c := *d.condition
-			c.LastTransitionTime = metav1.Now()
+			c.LastTransitionTime, c.ObservedGeneration = metav1.Now(), d.pod.Generation
 			status["conditions"] = []corev1.PodCondition{c}
 		}
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": d.pod.UID}, "status": status})

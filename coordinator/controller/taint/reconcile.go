@@ -131,7 +131,9 @@ func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 		"metadata": map[string]any{"uid": pod.UID},
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
-			Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint",
+			ObservedGeneration: pod.Generation,
+			Reason:             "DeletionByTaintManager",
+			Message:            "Taint manager: deleting due to NoExecute taint",
 		}}},
 	})
 	if err != nil {

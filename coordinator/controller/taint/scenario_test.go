@@ -1,0 +1,13 @@
+package taint_test
+
+import (
+	"testing"
+
+	"github.com/shoal-project/shoal/coordinator/controller/controllertest"
+	"github.com/shoal-project/shoal/coordinator/controller/taint"
+	"github.com/shoal-project/shoal/tests/leak"
+)
+
+func TestMain(m *testing.M) { leak.Check(m) }
+
+func TestScenarios(t *testing.T) { controllertest.Play(t, taint.New) }
