@@ -1,9 +1,11 @@
 package controller_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -45,6 +47,40 @@ func TestLoopRetriesAndRepeats(t *testing.T) {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+// TestLoopOutlivesPanics: one object's panic is its own retries and a line in the log; others
+// are reconciled on.
+func TestLoopOutlivesPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var out bytes.Buffer // read when the loop has ended
+		l := controller.New("test", 1, slog.New(slog.NewTextHandler(&out, nil)))
+		var odd, other atomic.Int32
+		l.Reconciler = controller.Func(func(_ context.Context, key string) (time.Duration, error) {
+			if key == "odd" && odd.Add(1) < 3 {
+				var none *corev1.Pod
+				return 0, errors.New(none.Name)
+			}
+			other.Add(1)
+			return 0, nil
+		})
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		l.Add("odd")
+		l.Add("other")
+		time.Sleep(time.Second)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		if odd.Load() != 3 || other.Load() != 2 {
+			t.Errorf("%d tries of the odd one, %d that went well", odd.Load(), other.Load())
+		}
+		if n := strings.Count(out.String(), "key=odd"); n != 2 || !strings.Contains(out.String(), "TestLoopOutlivesPanics") {
+			t.Errorf("logged %d times:\n%s", n, out.String())
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,7 +221,7 @@ func (l *Loop) next(ctx context.Context, began *atomic.Int64) bool {
 	}
 	start := time.Now()
 	began.Store(start.UnixNano())
-	after, err := l.Reconciler.Reconcile(ctx, key)
+	after, err := l.reconcile(ctx, key)
 	began.Store(0)
 	l.stats.work.Observe(time.Since(start).Seconds())
 	switch {
@@ -238,6 +239,18 @@ func (l *Loop) next(ctx context.Context, began *atomic.Int64) bool {
 		l.queue.AddRateLimited(key)
 	}
 	return true
+}
+
+// reconcile makes an error of a panic: the API server runs in the same process, and one odd
+// object must not end it, here and then wherever the next leader is.
+func (l *Loop) reconcile(ctx context.Context, key string) (after time.Duration, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.log.Error("reconcile panics", "key", key, "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return l.Reconciler.Reconcile(ctx, key)
 }
 
 // Index adds an index to a shared informer unless another controller, or an
