@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -56,6 +57,39 @@ func PodCondition(status *corev1.PodStatus, t corev1.PodConditionType) *corev1.P
 		}
 	}
 	return nil
+}
+
+// ReadySince is when the pod became ready; zero for one that is not.
+func ReadySince(pod *corev1.Pod) metav1.Time {
+	if c := PodCondition(&pod.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionTrue {
+		return c.LastTransitionTime
+	}
+	return metav1.Time{}
+}
+
+// MoreRestarts orders the pod first that has a container which restarted more often; of two
+// alike the one with such a sidecar.
+func MoreRestarts(a, b *corev1.Pod) int {
+	containersA, sidecarsA := restarts(a)
+	containersB, sidecarsB := restarts(b)
+	return cmp.Or(cmp.Compare(containersB, containersA), cmp.Compare(sidecarsB, sidecarsA))
+}
+
+func restarts(pod *corev1.Pod) (containers, sidecars int32) {
+	for i := range pod.Status.ContainerStatuses {
+		containers = max(containers, pod.Status.ContainerStatuses[i].RestartCount)
+	}
+	for _, c := range pod.Spec.InitContainers {
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			continue
+		}
+		for i := range pod.Status.InitContainerStatuses {
+			if s := &pod.Status.InitContainerStatuses[i]; s.Name == c.Name {
+				sidecars = max(sidecars, s.RestartCount)
+			}
+		}
+	}
+	return containers, sidecars
 }
 
 // PodReady tells whether the pod's Ready condition is true.

@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -43,6 +44,11 @@ type tally struct {
 }
 
 func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }
+
+// foreign tells whether another controller manages the Job (KEP-4368).
+func foreign(j *batchv1.Job) bool {
+	return j.Spec.ManagedBy != nil && *j.Spec.ManagedBy != batchv1.JobControllerName
+}
 
 func finished(j *batchv1.Job) bool {
 	return isTrue(j, batchv1.JobComplete) != nil || isTrue(j, batchv1.JobFailed) != nil
@@ -344,14 +350,14 @@ func (v *view) planIndexes(t *tally, missing int) todo {
 }
 
 // surplus are pods to end: those that double an index or have none that counts,
-// then at least `least` in all, the youngest first.
+// then at least `least` in all: first those that have come least far, were ready for the
+// shortest time, restarted most, are youngest.
 func surplus(j *batchv1.Job, active []*corev1.Pod, least int) []*corev1.Pod {
 	pods := slices.Clone(active)
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		if ra, rb := rank(a), rank(b); ra != rb {
-			return ra - rb
-		}
-		return b.CreationTimestamp.Compare(a.CreationTimestamp.Time)
+		return cmp.Or(cmp.Compare(rank(a), rank(b)),
+			controller.ReadySince(b).Compare(controller.ReadySince(a).Time), controller.MoreRestarts(a, b),
+			b.CreationTimestamp.Compare(a.CreationTimestamp.Time))
 	})
 	if !indexed(j) {
 		return pods[:least]
@@ -399,18 +405,7 @@ func backoff(f failure, now time.Time) time.Duration {
 
 // finishedAt is when a pod's containers ended, as far as it tells.
 func finishedAt(p *corev1.Pod) time.Time {
-	var at time.Time
-	for i := range p.Status.ContainerStatuses {
-		t := p.Status.ContainerStatuses[i].State.Terminated
-		if t == nil {
-			at = time.Time{}
-			break
-		}
-		if t.FinishedAt.After(at) {
-			at = t.FinishedAt.Time
-		}
-	}
-	if !at.IsZero() {
+	if at := endOf(p); !at.IsZero() {
 		return at
 	}
 	if c := controller.PodCondition(&p.Status, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse &&
@@ -418,11 +413,37 @@ func finishedAt(p *corev1.Pod) time.Time {
 		return c.LastTransitionTime.Time
 	}
 	if p.DeletionTimestamp != nil {
-		at = p.DeletionTimestamp.Time
+		at := p.DeletionTimestamp.Time
 		if g := p.DeletionGracePeriodSeconds; g != nil {
 			at = at.Add(-time.Duration(*g) * time.Second)
 		}
 		return at
 	}
 	return p.CreationTimestamp.Time
+}
+
+// endOf is when the last of a pod's containers ended, zero while one has not. Sidecars end
+// last; other init containers do not count.
+func endOf(p *corev1.Pod) (at time.Time) {
+	statuses := slices.Clone(p.Status.ContainerStatuses)
+	for _, c := range p.Spec.InitContainers {
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			continue
+		}
+		i := slices.IndexFunc(p.Status.InitContainerStatuses,
+			func(s corev1.ContainerStatus) bool { return s.Name == c.Name })
+		if i >= 0 {
+			statuses = append(statuses, p.Status.InitContainerStatuses[i])
+		}
+	}
+	for i := range statuses {
+		t := statuses[i].State.Terminated
+		if t == nil || t.FinishedAt.IsZero() {
+			return time.Time{}
+		}
+		if t.FinishedAt.After(at) {
+			at = t.FinishedAt.Time
+		}
+	}
+	return at
 }

@@ -1,14 +1,23 @@
 package job
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
 var now = time.Unix(100000, 0)
@@ -113,6 +122,34 @@ func TestIndexedPlan(t *testing.T) {
 	}
 }
 
+// TestSurplus: which pods a Job ends when it has too many.
+func TestSurplus(t *testing.T) {
+	at := func(seconds int) metav1.Time { return metav1.NewTime(now.Add(time.Duration(seconds) * time.Second)) }
+	created := func(s int) func(*corev1.Pod) { return func(p *corev1.Pod) { p.CreationTimestamp = at(s) } }
+	ready := func(s int) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at(s)}}
+		}
+	}
+	restarted := func(p *corev1.Pod) { p.Status.ContainerStatuses = []corev1.ContainerStatus{{RestartCount: 3}} }
+	pods := []*corev1.Pod{
+		pod("ready-long", corev1.PodRunning, noIndex, ready(-60), created(-10)),
+		pod("ready-shortly", corev1.PodRunning, noIndex, ready(-5), created(-90)),
+		pod("old", corev1.PodRunning, noIndex, created(-90)),
+		pod("restarted", corev1.PodRunning, noIndex, created(-90), restarted),
+		pod("young", corev1.PodRunning, noIndex, created(-10)),
+		pod("pending", corev1.PodPending, noIndex, created(-90)),
+	}
+	var got []string
+	for _, p := range surplus(newJob(9, 0), pods, len(pods)) {
+		got = append(got, p.Name)
+	}
+	if want := "[pending restarted young old ready-shortly ready-long]"; fmt.Sprint(got) != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}
+
 func TestVerdict(t *testing.T) {
 	zero, one := int32(0), int32(1)
 	minute := int64(60)
@@ -191,5 +228,102 @@ func TestBackoff(t *testing.T) {
 		if got := backoff(failure{times, now}, now); got != want {
 			t.Errorf("%d failures: %v, want %v", times, got, want)
 		}
+	}
+}
+
+// TestFinishedAt: a pod has ended with the last of its containers, sidecars among them.
+func TestFinishedAt(t *testing.T) {
+	always := corev1.ContainerRestartPolicyAlways
+	ended := func(name string, at time.Time) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: name, State: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(at)}}}
+	}
+	p := pod("p", corev1.PodFailed, noIndex)
+	p.Spec.InitContainers = []corev1.Container{{Name: "init"}, {Name: "proxy", RestartPolicy: &always}}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{ended("init", now.Add(time.Hour)), ended("proxy", now)}
+	if at := finishedAt(p); !at.Equal(now) {
+		t.Errorf("the sidecar ended last: %v", at)
+	}
+	p.Status.InitContainerStatuses[1].State = corev1.ContainerState{}
+	p.CreationTimestamp = metav1.NewTime(now.Add(-time.Minute))
+	if at := finishedAt(p); !at.Equal(p.CreationTimestamp.Time) {
+		t.Errorf("the sidecar has not told: %v", at)
+	}
+}
+
+// TestFreeStray: whose finalizer is taken off, of pods that no Job of ours counts.
+func TestFreeStray(t *testing.T) {
+	done := func(j *batchv1.Job) {
+		j.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue}}
+	}
+	other := func(j *batchv1.Job) { name := "example.com/other"; j.Spec.ManagedBy = &name }
+	of := func(apiVersion, kind string) func(*corev1.Pod) {
+		yes := true
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{
+				{APIVersion: apiVersion, Kind: kind, Name: "j", UID: "j", Controller: &yes}}
+		}
+	}
+	nobody := func(*corev1.Pod) {}
+	for _, tt := range []struct {
+		name  string
+		job   *batchv1.Job
+		owner func(*corev1.Pod)
+		freed bool
+	}{
+		{"an orphan", nil, nobody, true},
+		{"its Job is gone", nil, of("batch/v1", "Job"), true},
+		{"its Job has ended", newJob(1, 1, done), of("batch/v1", "Job"), true},
+		{"its Job goes on", newJob(1, 1), of("batch/v1", "Job"), false},
+		{"its Job has ended and is another controller's", newJob(1, 1, done, other), of("batch/v1", "Job"), false},
+		{"a Job of another group", nil, of("example.com/v1", "Job"), false},
+		{"something else's", nil, of("apps/v1", "ReplicaSet"), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := pod("p", corev1.PodSucceeded, noIndex, tt.owner)
+			p.Namespace = "ns"
+			client := fake.NewClientset(p)
+			if tt.job != nil {
+				tt.job.Namespace, tt.job.UID = "ns", "j"
+				if err := client.Tracker().Add(tt.job); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pods := informers.NewSharedInformerFactory(client, 0).Core().V1().Pods()
+			if err := pods.Informer().GetIndexer().Add(p); err != nil {
+				t.Fatal(err)
+			}
+			r := &reconciler{client: client, pods: pods.Lister(), expect: controller.NewExpectations(),
+				writes: controller.NewWrites(), freed: map[string]map[types.UID]bool{}}
+			if err := r.freeStray(t.Context(), "ns/p"); err != nil {
+				t.Fatal(err)
+			}
+			freed := slices.ContainsFunc(client.Actions(),
+				func(a clienttesting.Action) bool { return a.GetVerb() == "patch" })
+			if freed != tt.freed {
+				t.Errorf("freed is %v", freed)
+			}
+		})
+	}
+}
+
+// TestDeleteSome: of pods of which one cannot be deleted, as many are ready then as are active
+// at most: the API refuses another status, and nothing would be counted.
+func TestDeleteSome(t *testing.T) {
+	ready := func(p *corev1.Pod) {
+		p.Namespace = "ns"
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	}
+	pods := []*corev1.Pod{pod("a", corev1.PodRunning, noIndex, ready), pod("b", corev1.PodRunning, noIndex, ready)}
+	client := fake.NewClientset(pods[0], pods[1])
+	client.PrependReactor("delete", "pods", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		return a.(clienttesting.DeleteAction).GetName() == "b", nil, errors.New("refused")
+	})
+	r := &reconciler{client: client, events: &record.FakeRecorder{}, expect: controller.NewExpectations()}
+	v := &view{job: newJob(2, 2), pods: pods, now: now}
+	tl := v.tally()
+	deleted, err := r.deleteAll(t.Context(), "ns/j", v, tl, pods, false)
+	if deleted != 1 || err == nil || tl.ready != 1 || tl.terminating != 1 {
+		t.Errorf("deleted %d, %v; ready %d, terminating %d", deleted, err, tl.ready, tl.terminating)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -122,8 +123,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key string) (time.Duration, 
 	} else if err != nil {
 		return 0, err
 	}
-	if m := shared.Spec.ManagedBy; m != nil && *m != batchv1.JobControllerName ||
-		r.writes.Behind(key, shared.ResourceVersion) {
+	if foreign(shared) || r.writes.Behind(key, shared.ResourceVersion) {
 		return 0, nil
 	}
 	job := shared.DeepCopy()
@@ -309,6 +309,7 @@ func countFailures(pod *corev1.Pod, job *batchv1.Job, replaced *corev1.Pod) {
 // count neither as succeeded nor as failed.
 func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tally, pods []*corev1.Pod,
 	free bool) (int32, error) {
+	var ready atomic.Int32
 	deleted, err := controller.Each(ctx, 0, len(pods), func(ctx context.Context, i int) error {
 		p := pods[i]
 		if free && tracked(p) {
@@ -316,15 +317,15 @@ func (r *reconciler) deleteAll(ctx context.Context, key string, v *view, t *tall
 				return err
 			}
 		}
-		return r.writer().Delete(ctx, key, v.job, p)
-	})
-	if err == nil {
-		for _, p := range pods {
-			if controller.PodReady(p) {
-				t.ready--
-			}
+		if err := r.writer().Delete(ctx, key, v.job, p); err != nil {
+			return err
 		}
-	}
+		if controller.PodReady(p) {
+			ready.Add(1)
+		}
+		return nil
+	})
+	t.ready -= ready.Load()
 	t.terminating += int32(deleted)
 	return int32(deleted), err
 }
@@ -454,7 +455,8 @@ func (r *reconciler) forget(key string) {
 	delete(r.streaks, key)
 }
 
-// freeStray takes the finalizer off a pod that no Job counts any more.
+// freeStray takes the finalizer off a pod that no Job counts any more. The pods of a Job that
+// another controller manages are that one's, also when it has ended.
 func (r *reconciler) freeStray(ctx context.Context, key string) error {
 	namespace, name, err := cache.SplitMetaNamespaceKey(key)
 	if err != nil {
@@ -466,11 +468,15 @@ func (r *reconciler) freeStray(ctx context.Context, key string) error {
 	} else if err != nil {
 		return err
 	}
-	if ref := metav1.GetControllerOfNoCopy(p); ref != nil && ref.Kind == ownKind.Kind {
-		job, err := r.client.BatchV1().Jobs(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-		if err == nil && job.UID == ref.UID && !finished(job) || err != nil && !apierrors.IsNotFound(err) {
+	if owner, owned := controller.OwnerKey(p, ownKind); owned {
+		_, of, _ := cache.SplitMetaNamespaceKey(owner)
+		job, err := r.client.BatchV1().Jobs(namespace).Get(ctx, of, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) ||
+			err == nil && metav1.IsControlledBy(p, job) && (!finished(job) || foreign(job)) {
 			return err
 		}
+	} else if metav1.GetControllerOfNoCopy(p) != nil {
+		return nil // whoever controls it may have a use for the finalizer
 	}
 	err = r.free(ctx, strayPrefix, p)
 	r.forget(strayPrefix)

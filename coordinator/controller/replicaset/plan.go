@@ -1,7 +1,6 @@
 package replicaset
 
 import (
-	"cmp"
 	"math"
 	"slices"
 	"strconv"
@@ -77,11 +76,11 @@ func compare(a, b *corev1.Pod, onNode map[string]int, now time.Time) int {
 		return c
 	}
 	if readyA && readyB {
-		if c := younger(readySince(a), readySince(b), now); c != 0 {
+		if c := younger(controller.ReadySince(a), controller.ReadySince(b), now); c != 0 {
 			return c
 		}
 	}
-	if c := cmp.Compare(maxRestarts(b), maxRestarts(a)); c != 0 {
+	if c := controller.MoreRestarts(a, b); c != 0 {
 		return c
 	}
 	if c := younger(a.CreationTimestamp, b.CreationTimestamp, now); c != 0 {
@@ -123,10 +122,6 @@ func deletionCost(p *corev1.Pod) int64 {
 	return n
 }
 
-func readySince(p *corev1.Pod) metav1.Time {
-	return controller.PodCondition(&p.Status, corev1.PodReady).LastTransitionTime
-}
-
 // younger orders a time whose age is of a lower power of two first, an unset
 // time before all.
 func younger(a, b metav1.Time, now time.Time) int {
@@ -141,14 +136,6 @@ func magnitude(age time.Duration) int {
 		return -1
 	}
 	return int(math.Log2(float64(age)))
-}
-
-func maxRestarts(p *corev1.Pod) int32 {
-	var n int32
-	for i := range p.Status.ContainerStatuses {
-		n = max(n, p.Status.ContainerStatuses[i].RestartCount)
-	}
-	return n
 }
 
 // counted is what a status is made from.
