@@ -317,7 +317,7 @@ func proportional(d *appsv1.Deployment, active []*appsv1.ReplicaSet) []scaling {
 		} else {
 			share = max(share, add-added)
 		}
-		if add == 0 {
+		if add == added { // 0, or all is given out
 			share = 0
 		}
 		out[i] = scaling{rs, size(rs) + share}

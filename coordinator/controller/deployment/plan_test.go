@@ -122,6 +122,14 @@ func TestProportionalScaling(t *testing.T) { // DEP-41, DEP-42
 	if got, want := steps(spread(d, s)), "old->0 new->0"; got != want {
 		t.Errorf("to zero: got %q, want %q", got, want)
 	}
+	// All that is added is given out with the first set: the second one keeps its size, though
+	// it was scaled for a bigger Deployment.
+	big, small := set("big", 5, 5, 9), set("small", 3, 0, 0)
+	big.Annotations[maxAnnotation], small.Annotations[maxAnnotation] = "5", "20"
+	two := sets{small, []*appsv1.ReplicaSet{big}}
+	if got, want := steps(spread(deploy(10, "0", "1"), two)), "big->7 small->3"; got != want {
+		t.Errorf("two sizes: got %q, want %q", got, want)
+	}
 }
 
 func TestRevisions(t *testing.T) { // DEP-35, DEP-36
