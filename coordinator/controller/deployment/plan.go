@@ -384,6 +384,44 @@ func annotate(rs *appsv1.ReplicaSet, d *appsv1.Deployment, next int64) bool {
 	return true
 }
 
+// rollbackTo is the revision that the annotation asks for in which clients of
+// extensions/v1beta1 asked; 0 is the one before the current one.
+func rollbackTo(d *appsv1.Deployment) (int64, bool) {
+	to, err := strconv.ParseInt(d.Annotations[appsv1.DeprecatedRollbackTo], 10, 64)
+	return to, err == nil
+}
+
+// rollBack gives d the template and annotations of revision `to`, takes off what asked for
+// it, and returns the event to tell (DEP-37).
+func rollBack(d *appsv1.Deployment, s sets, to int64) (level, reason, message string) {
+	delete(d.Annotations, appsv1.DeprecatedRollbackTo)
+	all := slices.SortedFunc(slices.Values(s.all()),
+		func(a, b *appsv1.ReplicaSet) int { return cmp.Compare(revision(b), revision(a)) })
+	if to == 0 && len(all) > 1 {
+		to = revision(all[1])
+	}
+	if to == 0 {
+		return corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound", "Unable to find last revision."
+	}
+	i := slices.IndexFunc(all, func(rs *appsv1.ReplicaSet) bool { return revision(rs) == to })
+	if i < 0 {
+		return corev1.EventTypeWarning, "DeploymentRollbackRevisionNotFound", "Unable to find the revision to rollback to."
+	}
+	if sameTemplate(&d.Spec.Template, &all[i].Spec.Template) {
+		return corev1.EventTypeWarning, "DeploymentRollbackTemplateUnchanged",
+			fmt.Sprintf("The rollback revision contains the same template as current deployment %q", d.Name)
+	}
+	d.Spec.Template = *withoutHash(&all[i].Spec.Template)
+	maps.DeleteFunc(d.Annotations, func(k, _ string) bool { return !notCopied[k] })
+	for k, v := range all[i].Annotations {
+		if !notCopied[k] {
+			d.Annotations[k] = v
+		}
+	}
+	return corev1.EventTypeNormal, "DeploymentRollback",
+		fmt.Sprintf("Rolled back deployment %q to revision %d", d.Name, to)
+}
+
 func appendHistory(history, was string) string {
 	if history == "" {
 		return was

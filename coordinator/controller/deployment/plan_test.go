@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
 func deploy(replicas int32, surge, unavailable string) *appsv1.Deployment {
@@ -148,6 +153,52 @@ func TestRevisions(t *testing.T) { // DEP-35, DEP-36
 	if h := appendHistory(strings.Repeat("1234,", 399)+"9999", "10000"); len(h) > maxHistoryChars ||
 		!strings.HasSuffix(h, ",10000") {
 		t.Errorf("history of %d characters ends %s", len(h), h[len(h)-10:])
+	}
+}
+
+// TestRollBack: the annotation in which old clients asked for a revision is followed, and taken off.
+func TestRollBack(t *testing.T) { // DEP-37
+	d := deploy(1, "1", "0")
+	revisionOf := func(name, image, revision string) *appsv1.ReplicaSet {
+		rs := set(name, 1, 1, 0)
+		rs.Namespace = d.Namespace
+		rs.Annotations = map[string]string{revisionAnnotation: revision, "kubernetes.io/change-cause": image}
+		rs.Spec.Template.Labels = map[string]string{"app": "web", hashLabel: name}
+		rs.Spec.Template.Spec.Containers = []corev1.Container{{Name: "c", Image: image}}
+		return rs
+	}
+	for _, tt := range []struct{ to, image, told string }{
+		{"1", "one", `Normal DeploymentRollback Rolled back deployment "web" to revision 1`},
+		{"0", "two", `Normal DeploymentRollback Rolled back deployment "web" to revision 2`},
+		{"3", "three", "Warning DeploymentRollbackTemplateUnchanged The rollback revision contains the same template as " +
+			`current deployment "web"`},
+		{"9", "three", "Warning DeploymentRollbackRevisionNotFound Unable to find the revision to rollback to."},
+	} {
+		of := sets{revisionOf("c", "three", "3"),
+			[]*appsv1.ReplicaSet{revisionOf("a", "one", "1"), revisionOf("b", "two", "2")}}
+		asked := d.DeepCopy()
+		asked.Spec.Template = *withoutHash(&of.current.Spec.Template)
+		asked.Annotations = map[string]string{appsv1.DeprecatedRollbackTo: tt.to, revisionAnnotation: "3",
+			"kubernetes.io/change-cause": "three", corev1.LastAppliedConfigAnnotation: "x"}
+		client, events := fake.NewClientset(asked, of.current, of.old[0], of.old[1]), record.NewFakeRecorder(1)
+		st := &step{reconciler: &reconciler{client: client, events: events, writes: controller.NewWrites()},
+			cached: asked, d: asked.DeepCopy(), sets: of, now: time.Now()}
+		if err := st.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.AppsV1().Deployments(d.Namespace).Get(t.Context(), d.Name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{revisionAnnotation: "3", "kubernetes.io/change-cause": tt.image,
+			corev1.LastAppliedConfigAnnotation: "x"}
+		if image := got.Spec.Template.Spec.Containers[0].Image; image != tt.image ||
+			got.Spec.Template.Labels[hashLabel] != "" || !maps.Equal(got.Annotations, want) {
+			t.Errorf("to %s: %s, labels %v, %v", tt.to, image, got.Spec.Template.Labels, got.Annotations)
+		}
+		if told := <-events.Events; told != tt.told {
+			t.Errorf("to %s: told %q", tt.to, told)
+		}
 	}
 }
 

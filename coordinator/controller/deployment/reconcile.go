@@ -161,8 +161,13 @@ func (s *step) run(ctx context.Context) error {
 	if err := s.syncRevision(ctx); err != nil {
 		return err
 	}
+	to, back := rollbackTo(s.d)
 	switch {
-	case s.d.Spec.Paused || resized(s.d, s.sets):
+	case s.d.Spec.Paused:
+		return s.resize(ctx)
+	case back:
+		return s.rollBack(ctx, to)
+	case resized(s.d, s.sets):
 		return s.resize(ctx)
 	case rolling(s.d):
 		return s.roll(ctx)
@@ -221,6 +226,23 @@ func (s *step) roll(ctx context.Context) error {
 	}
 	scaled, err := s.scale(ctx, roll(s.d, s.sets))
 	return s.finish(ctx, scaled, err)
+}
+
+// rollBack gives the Deployment the template of a former revision.
+func (s *step) rollBack(ctx context.Context, to int64) error {
+	if err := s.ensureCurrent(ctx); err != nil {
+		return err
+	}
+	d := s.d.DeepCopy()
+	level, reason, message := rollBack(d, s.sets, to)
+	updated, err := s.client.AppsV1().Deployments(d.Namespace).Update(ctx, d, metav1.UpdateOptions{})
+	if err != nil {
+		return err
+	}
+	s.writes.Wrote(controller.Key(d.Namespace, d.Name), updated.ResourceVersion)
+	s.events.Event(updated, level, reason, message)
+	s.cached, s.d = updated, updated // the status is the next step's
+	return nil
 }
 
 // recreate scales all old sets to 0, waits for their pods to be gone, and only
