@@ -1,6 +1,9 @@
 package disruption
 
 import (
+	"context"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +11,11 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/shoal-project/shoal/coordinator/controller"
 )
 
 func TestExpected(t *testing.T) {
@@ -56,5 +64,42 @@ func TestStatus(t *testing.T) {
 	}
 	if s := status(b, counted{current: 5}).Status; s.DisruptionsAllowed != 0 {
 		t.Error("a budget without pods allows disruptions")
+	}
+}
+
+// TestSeveralBudgets: a pod that counts in more than one says so, once, and both are looked at.
+func TestSeveralBudgets(t *testing.T) {
+	budgets := informers.NewSharedInformerFactory(fake.NewClientset(), 0).Policy().V1().PodDisruptionBudgets()
+	for _, name := range []string{"one", "two"} {
+		b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}}
+		b.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{name: "yes"}}
+		if err := budgets.Informer().GetIndexer().Add(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events := record.NewFakeRecorder(10)
+	r := &reconciler{budgets: budgets.Lister(), events: events,
+		loop: controller.New("test", 1, slog.New(slog.DiscardHandler))}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	defer func() { _ = r.loop.Run(ended) }() // which ends its queue
+	pod := func(labels map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: labels}}
+	}
+	one, both := pod(map[string]string{"one": "yes"}), pod(map[string]string{"one": "yes", "two": "yes"})
+	for _, step := range []struct {
+		old, now *corev1.Pod
+		told     int
+	}{{nil, one, 0}, {one, both, 1}, {both, both, 0}, {both, nil, 0}, {nil, both, 1}} {
+		r.podChanged(step.old, step.now)
+		if n := len(events.Events); n != step.told {
+			t.Errorf("%v, then %v: told %d times", step.old, step.now, n)
+		}
+		for len(events.Events) > 0 {
+			if e := <-events.Events; !strings.HasPrefix(e,
+				`Warning MultiplePodDisruptionBudgets Pod "ns"/"p" matches multiple PodDisruptionBudgets.`) {
+				t.Error(e)
+			}
+		}
 	}
 }

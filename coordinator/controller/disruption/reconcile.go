@@ -56,7 +56,7 @@ func New(env controller.Env, scaler Scaler) (*controller.Loop, error) {
 	}
 	r.loop.Reconciler = r
 	r.loop.WatchKeys(budgets.Informer())
-	controller.Watch(r.loop, core.Pods().Informer(), func(old, pod *corev1.Pod) { r.wake(old); r.wake(pod) })
+	controller.Watch(r.loop, core.Pods().Informer(), r.podChanged)
 	controller.Watch(r.loop, apps.Deployments().Informer(), func(old, d *appsv1.Deployment) {
 		if old != nil && d != nil && !equality.Semantic.DeepEqual(old.Spec.Replicas, d.Spec.Replicas) {
 			r.wakeNamespace(d.Namespace)
@@ -71,16 +71,30 @@ func New(env controller.Env, scaler Scaler) (*controller.Loop, error) {
 	return r.loop, nil
 }
 
-func (r *reconciler) wake(pod *corev1.Pod) {
+// podChanged has the budgets looked at that a pod counts in, and tells when these are several.
+func (r *reconciler) podChanged(old, pod *corev1.Pod) {
+	r.wake(old)
+	of := r.wake(pod)
+	if of > 1 && (old == nil || !equality.Semantic.DeepEqual(old.Labels, pod.Labels)) {
+		r.events.Eventf(pod, corev1.EventTypeWarning, "MultiplePodDisruptionBudgets",
+			"Pod %q/%q matches multiple PodDisruptionBudgets.  It cannot be evicted while it does.",
+			pod.Namespace, pod.Name)
+	}
+}
+
+// wake returns how many budgets a pod counts in.
+func (r *reconciler) wake(pod *corev1.Pod) (of int) {
 	if pod == nil {
-		return
+		return 0
 	}
 	budgets, _ := r.budgets.PodDisruptionBudgets(pod.Namespace).List(labels.Everything())
 	for _, b := range budgets {
 		if s, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil && s.Matches(labels.Set(pod.Labels)) {
 			r.loop.Add(controller.Key(b.Namespace, b.Name))
+			of++
 		}
 	}
+	return of
 }
 
 func (r *reconciler) wakeNamespace(namespace string) {
