@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,6 +32,7 @@ const relearn = 10 * time.Second
 type scales struct {
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 	client scale.ScalesGetter
+	served discovery.DiscoveryInterface
 
 	mu      sync.Mutex
 	learned time.Time
@@ -45,7 +47,7 @@ func newScales(client discovery.DiscoveryInterface, config *rest.Config) (*scale
 	if err != nil {
 		return nil, fmt.Errorf("make scale client: %w", err)
 	}
-	return &scales{mapper: mapper, client: getter, learned: time.Now()}, nil
+	return &scales{mapper: mapper, client: getter, served: client, learned: time.Now()}, nil
 }
 
 // mapped finds the resources of a kind. What is not known may be served by now.
@@ -110,8 +112,8 @@ func (s *scales) Update(ctx context.Context, namespace string, resource schema.G
 	return err
 }
 
-// Scale returns the owner's UID and the replicas that it wants. A kind without
-// a scale, or that is not served, is NotFound.
+// Scale returns the owner's UID and the replicas that it wants. An owner that is gone is
+// NotFound; a kind without a scale, or that is not served, is another error.
 func (s *scales) Scale(ctx context.Context, kind schema.GroupVersionKind,
 	namespace, name string) (types.UID, int32, error) {
 	var m *meta.RESTMapping
@@ -119,15 +121,27 @@ func (s *scales) Scale(ctx context.Context, kind schema.GroupVersionKind,
 		m, err = s.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		return err
 	})
-	if meta.IsNoMatchError(err) {
-		return "", 0, apierrors.NewNotFound(schema.GroupResource{Group: kind.Group, Resource: kind.Kind}, name)
-	}
-	if err != nil {
-		return "", 0, fmt.Errorf("find the resource of %s: %w", kind, err)
-	}
-	got, err := s.client.Scales(namespace).Get(ctx, m.Resource.GroupResource(), name, metav1.GetOptions{})
 	if err != nil {
 		return "", 0, err
 	}
+	got, err := s.client.Scales(namespace).Get(ctx, m.Resource.GroupResource(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", 0, s.noScale(m.Resource, err)
+	} else if err != nil {
+		return "", 0, err
+	}
 	return got.UID, got.Spec.Replicas, nil
+}
+
+// noScale is what it means that a scale was not found.
+func (s *scales) noScale(resource schema.GroupVersionResource, gone error) error {
+	list, err := s.served.ServerResourcesForGroupVersion(resource.GroupVersion().String())
+	if err != nil {
+		return err
+	}
+	scaled := func(r metav1.APIResource) bool { return r.Name == resource.Resource+"/scale" }
+	if !slices.ContainsFunc(list.APIResources, scaled) {
+		return fmt.Errorf("%s does not implement the scale subresource", resource.GroupResource())
+	}
+	return gone
 }

@@ -19,7 +19,9 @@ func TestScaleOfACustomKind(t *testing.T) {
 		"/api/v1": `{"kind":"APIResourceList","groupVersion":"v1","resources":[
 			{"name":"replicationcontrollers","namespaced":true,"kind":"ReplicationController","verbs":["get"]}]}`,
 		"/apis/example.com/v1": `{"kind":"APIResourceList","groupVersion":"example.com/v1","resources":[
-			{"name":"shoals","namespaced":true,"kind":"Shoal","verbs":["get"]}]}`,
+			{"name":"shoals","namespaced":true,"kind":"Shoal","verbs":["get"]},
+			{"name":"shoals/scale","namespaced":true,"kind":"Scale","group":"autoscaling","version":"v1","verbs":["get"]},
+			{"name":"stones","namespaced":true,"kind":"Stone","verbs":["get"]}]}`,
 		"/api/v1/namespaces/ns/replicationcontrollers/a/scale": `{"kind":"Scale","apiVersion":"autoscaling/v1",
 			"metadata":{"name":"a","namespace":"ns","uid":"1"},"spec":{"replicas":2}}`,
 		"/apis/example.com/v1/namespaces/ns/shoals/b/scale": `{"kind":"Scale","apiVersion":"autoscaling/v1",
@@ -46,16 +48,24 @@ func TestScaleOfACustomKind(t *testing.T) {
 		name     string
 		uid      string
 		replicas int32
-		found    bool
+		err      string // "gone" for an owner that is not there
 	}{
-		{schema.GroupVersionKind{Version: "v1", Kind: "ReplicationController"}, "a", "1", 2, true},
-		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shoal"}, "b", "2", 3, true},
-		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shoal"}, "c", "", 0, false},
-		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Fish"}, "a", "", 0, false},
+		{schema.GroupVersionKind{Version: "v1", Kind: "ReplicationController"}, "a", "1", 2, ""},
+		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shoal"}, "b", "2", 3, ""},
+		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shoal"}, "c", "", 0, "gone"},
+		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Stone"}, "a", "", 0,
+			"stones.example.com does not implement the scale subresource"},
+		{schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Fish"}, "a", "", 0,
+			`no matches for kind "Fish" in version "example.com/v1"`},
 	} {
 		uid, replicas, err := s.Scale(t.Context(), tt.kind, "ns", tt.name)
-		if string(uid) != tt.uid || replicas != tt.replicas || (err == nil) != tt.found || err != nil &&
-			!apierrors.IsNotFound(err) {
+		told := ""
+		if apierrors.IsNotFound(err) {
+			told = "gone"
+		} else if err != nil {
+			told = err.Error()
+		}
+		if string(uid) != tt.uid || replicas != tt.replicas || told != tt.err {
 			t.Errorf("%s %s: %s, %d, %v", tt.kind.Kind, tt.name, uid, replicas, err)
 		}
 	}

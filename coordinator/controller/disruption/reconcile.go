@@ -26,7 +26,7 @@ import (
 )
 
 // Scaler reads the scale of an owner of any other kind; it returns a NotFound
-// error for one that has none.
+// error for one that is gone.
 type Scaler interface {
 	Scale(ctx context.Context, kind schema.GroupVersionKind, namespace, name string) (uid types.UID,
 		replicas int32, err error)
