@@ -36,6 +36,7 @@ import (
 	"github.com/shoal-project/shoal/coordinator/controller/cronjob"
 	"github.com/shoal-project/shoal/coordinator/controller/daemonset"
 	"github.com/shoal-project/shoal/coordinator/controller/deployment"
+	"github.com/shoal-project/shoal/coordinator/controller/devicetaint"
 	"github.com/shoal-project/shoal/coordinator/controller/disruption"
 	"github.com/shoal-project/shoal/coordinator/controller/endpoints"
 	"github.com/shoal-project/shoal/coordinator/controller/endpointslice"
@@ -216,6 +217,7 @@ func controllers(d controllerDeps) ([]runner, error) {
 	add(protection.NewVolumes(env))
 	add(protection.NewClasses(env))
 	add(taint.New(env))
+	add(devicetaint.New(env))
 	add(disruption.New(env, scales))
 	add(disruption.NewStale(env))
 	add(horizontalpodautoscaling.New(env, horizontalpodautoscaling.Deps{Scales: scales, Metrics: metrics}))
