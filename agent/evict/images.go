@@ -117,11 +117,26 @@ func (m *Images) collect(ctx context.Context, now time.Time) error {
 	freed, err := m.remove(ctx, m.oldEnough(unused, now), want)
 	m.Log.Info("unused images were deleted", "disk used, percent", percent, "freed", freed, "wanted", want)
 	if err == nil && freed < want {
-		err = fmt.Errorf("the disk of images is %d%% full; to come below %d%% takes %d bytes, unused images had %d",
-			percent, m.Low, want, freed)
+		// Upstream's words, by which others look for it.
+		err = fmt.Errorf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
+			"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
+			"Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
+			percent, size(space.Capacity), freed)
 		m.Tell("FreeDiskSpaceFailed", err.Error())
 	}
 	return err
+}
+
+// size is a number of bytes as people read it.
+func size(bytes int64) string {
+	if bytes < 1<<10 {
+		return fmt.Sprintf("%d B", bytes)
+	}
+	n, unit := float64(bytes)/(1<<10), 0
+	for ; n >= 1<<10 && unit < 3; unit++ {
+		n /= 1 << 10
+	}
+	return fmt.Sprintf("%.1f %ciB", n, "KMGT"[unit])
 }
 
 // full tells whether the disk of images is so full that some are deleted.

@@ -147,7 +147,9 @@ func TestImages(t *testing.T) {
 		s.told, s.stuck = nil, false
 		sleep(5 * time.Minute)
 		if len(s.told) != 1 || s.ids() != "pinned container volume starting" ||
-			s.told[0] != "FreeDiskSpaceFailed: the disk of images is 110% full; to come below 65% takes 45 bytes, unused images had 10" {
+			s.told[0] != "FreeDiskSpaceFailed: Insufficient free disk space on the node's image filesystem (110% of 100 B used). "+
+				"Failed to free sufficient space by deleting unused images (freed 10 bytes). "+
+				"Investigate disk usage, as it could be used by active images, logs, volumes, or other data." {
 			t.Errorf("%s; told %q", s.ids(), s.told)
 		}
 		s.told, s.others = nil, 0
@@ -189,5 +191,15 @@ func TestLeftovers(t *testing.T) {
 	m.MinAge, s.others = time.Hour, 20
 	if err := m.DeleteUnused(t.Context()); err != nil || s.ids() != "unused young" || s.others != 10 {
 		t.Errorf("under pressure there are %s and %d of others, %v", s.ids(), s.others, err)
+	}
+}
+
+func TestSizeAsPeopleReadIt(t *testing.T) {
+	for bytes, want := range map[int64]string{
+		0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB", 100 << 30: "100.0 GiB", 5 << 50: "5120.0 TiB",
+	} {
+		if got := size(bytes); got != want {
+			t.Errorf("%d: %s, want %s", bytes, got, want)
+		}
 	}
 }
