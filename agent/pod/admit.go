@@ -46,6 +46,20 @@ func Admit(p *corev1.Pod, others []*corev1.Pod, node *corev1.Node, allocatable c
 		return &record.Verdict{Reason: "NodeAffinity",
 			Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
 	}
+	return tainted(p, node)
+}
+
+// tainted refuses what would be evicted again at once; of the other taints the scheduler
+// knows, which a pod with a nodeName goes past.
+func tainted(p *corev1.Pod, node *corev1.Node) *record.Verdict {
+	for i := range node.Spec.Taints {
+		t := &node.Spec.Taints[i]
+		if t.Effect == corev1.TaintEffectNoExecute &&
+			!schedulinghelper.TolerationsTolerateTaint(klog.Background(), p.Spec.Tolerations, t, false) {
+			return &record.Verdict{Reason: "TaintToleration",
+				Message: "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"}
+		}
+	}
 	return nil
 }
 
@@ -163,9 +177,19 @@ type hostPort struct {
 	ip       string
 }
 
+// hostPorts are those that a pod has for as long as it runs: init containers that end free
+// theirs before, and the scheduler does not count them either.
 func hostPorts(p *corev1.Pod) []hostPort {
 	var out []hostPort
+	ends := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		ends[c.Name] = !record.Sidecar(c)
+	}
 	record.EachContainer(p, func(c *corev1.Container) {
+		if ends[c.Name] {
+			return
+		}
 		for _, port := range c.Ports {
 			n := port.HostPort
 			if p.Spec.HostNetwork && n == 0 {

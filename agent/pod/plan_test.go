@@ -441,6 +441,16 @@ func TestAdmit(t *testing.T) {
 	if v := Admit(p, []*corev1.Pod{q}, nil, nil); v == nil || v.Reason != "NodePorts" {
 		t.Errorf("host port conflict: %v", v)
 	}
+	// Init containers have ended when others come, but sidecars.
+	q.Spec.InitContainers, q.Spec.Containers[0].Ports = []corev1.Container{q.Spec.Containers[0]}, nil
+	q.Spec.InitContainers[0].Name = "init"
+	if v := Admit(p, []*corev1.Pod{q}, nil, nil); v != nil {
+		t.Errorf("host port of an init container: %v", v)
+	}
+	q.Spec.InitContainers[0].RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
+	if v := Admit(p, []*corev1.Pod{q}, nil, nil); v == nil || v.Reason != "NodePorts" {
+		t.Errorf("host port of a sidecar: %v", v)
+	}
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"disk": "ssd"}}}
 	r := testPod(corev1.RestartPolicyAlways, "a")
 	r.Spec.NodeSelector = map[string]string{"disk": "hdd"}
@@ -450,6 +460,21 @@ func TestAdmit(t *testing.T) {
 	r.Spec.NodeSelector["disk"] = "ssd"
 	if v := Admit(r, nil, node, nil); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
+	}
+	repels := node.DeepCopy()
+	repels.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
+	if v := Admit(r, nil, repels, nil); v != nil {
+		t.Errorf("a taint for the scheduler alone: %v", v)
+	}
+	repels.Spec.Taints = append(repels.Spec.Taints, corev1.Taint{Key: "gone", Effect: corev1.TaintEffectNoExecute})
+	if v := Admit(r, nil, repels, nil); v == nil || v.Reason != "TaintToleration" ||
+		v.Message != "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate" {
+		t.Errorf("a taint that pods are evicted for: %v", v)
+	}
+	tolerant := r.DeepCopy()
+	tolerant.Spec.Tolerations = []corev1.Toleration{{Key: "gone", Operator: corev1.TolerationOpExists}}
+	if v := Admit(tolerant, nil, repels, nil); v != nil {
+		t.Errorf("a pod that tolerates the taint: %v", v)
 	}
 	list := func(cpu, foo string) corev1.ResourceList {
 		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu),
