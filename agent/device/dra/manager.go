@@ -135,6 +135,13 @@ func (m *Manager) ensure(ctx context.Context, p *corev1.Pod, name string, checkO
 			return fmt.Errorf("old ResourceClaim with same name %s and different UID %s still exists",
 				before.Name, before.UID)
 		}
+		// Before there is a record, which drivers would have to undo: a pod of a driver that
+		// this node does not have could never go.
+		for _, driver := range c.Drivers {
+			if _, err := m.Drivers.find(driver); err != nil {
+				return err
+			}
+		}
 	}
 	c = c.clone()
 	if c.Boot != m.Boot {
