@@ -48,6 +48,14 @@ func TestHints(t *testing.T) {
 	bare.Labels = nil
 	newer := node("4")
 	newer.Status.DeclaredFeatures = []string{"RestartAllContainersOnContainerExits"}
+	zoned := node("4")
+	zoned.Labels = map[string]string{corev1.LabelTopologyZone: "z"}
+	// A node need not have what the pod is spread by only where that can be.
+	asking.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+		{TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, MaxSkew: 1,
+			LabelSelector: &metav1.LabelSelector{}},
+		{TopologyKey: "rack", WhenUnsatisfiable: corev1.ScheduleAnyway, MaxSkew: 1,
+			LabelSelector: &metav1.LabelSelector{}}}
 	event := func(r framework.EventResource, a framework.Action, old, now any) framework.Event {
 		return framework.Event{Resource: r, Action: a, Old: old, New: now}
 	}
@@ -79,6 +87,10 @@ func TestHints(t *testing.T) {
 		{"other-port-freed", NodePortsName, event(framework.Pod, framework.Delete, podOn("n", 81), nil), false},
 		{"rival-gone", InterPodAffinityName, event(framework.Pod, framework.Delete, podOn("n"), nil), true},
 		{"stranger-gone", InterPodAffinityName, event(framework.Pod, framework.Delete, other, nil), false},
+		{"zone-to-spread-over", PodTopologySpreadName, event(framework.Node, framework.Add, nil, zoned), true},
+		{"no-zone-to-spread-over", PodTopologySpreadName, event(framework.Node, framework.Add, nil, node("4")), false},
+		{"tolerates-now", PodTopologySpreadName,
+			event(framework.Pod, framework.UpdatePodToleration, asking, asking), true},
 		{"features-declared", NodeDeclaredFeaturesName,
 			event(framework.Node, framework.UpdateNodeDeclaredFeature, node("4"), newer), true},
 		{"features-as-before", NodeDeclaredFeaturesName,

@@ -114,15 +114,21 @@ func (p *spread) PreScore(pod *framework.PodInfo, snap *framework.Snapshot) (fra
 
 func (p *spread) Events() []framework.EventHint {
 	return []framework.EventHint{
-		{Resource: framework.Pod, Actions: framework.Add | framework.Delete | framework.UpdatePodLabel,
-			Hint: p.podMatters},
-		{Resource: framework.Node,
-			Actions: framework.Add | framework.Delete | framework.UpdateNodeLabel | framework.UpdateNodeTaint,
-			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
-				was, is := nodeOf(e.Old), nodeOf(e.New)
-				return framework.Hint(hasKeys(was, pod) || hasKeys(is, pod))
-			}},
+		{Resource: framework.Pod, Hint: p.podMatters,
+			// A toleration has nodes count that did not (nodeTaintsPolicy: Honor).
+			Actions: framework.Add | framework.Delete | framework.UpdatePodLabel | framework.UpdatePodToleration},
+		{Resource: framework.Node, Hint: p.nodeMatters,
+			Actions: framework.Add | framework.Delete | framework.UpdateNodeLabel | framework.UpdateNodeTaint},
 	}
+}
+
+// nodeMatters says yes to nodes with all labels that the pod must be spread by.
+func (p *spread) nodeMatters(pod *corev1.Pod, e framework.Event) framework.Hint {
+	cs, err := p.constraints(pod, framework.NewSnapshot(), corev1.DoNotSchedule)
+	if err != nil {
+		return framework.Queue
+	}
+	return framework.Hint(hasKeys(nodeOf(e.Old), cs) || hasKeys(nodeOf(e.New), cs))
 }
 
 // podMatters says yes to pods of the namespace that a constraint counts.
@@ -147,12 +153,12 @@ func (p *spread) podMatters(pod *corev1.Pod, e framework.Event) framework.Hint {
 	return framework.QueueSkip
 }
 
-func hasKeys(n *corev1.Node, pod *corev1.Pod) bool {
+func hasKeys(n *corev1.Node, cs []*domainCount) bool {
 	if n == nil {
 		return false
 	}
-	for i := range pod.Spec.TopologySpreadConstraints {
-		if _, ok := n.Labels[pod.Spec.TopologySpreadConstraints[i].TopologyKey]; !ok {
+	for _, c := range cs {
+		if _, ok := n.Labels[c.topo.Key]; !ok {
 			return false
 		}
 	}
