@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -243,6 +244,28 @@ func TestPodWaitsForClaimClassAndDevice(t *testing.T) {
 	}
 }
 
+// What a driver says of a device that it cannot make ready is told.
+func TestDeviceFailsToGetReady(t *testing.T) {
+	l := newDeviceLab(t)
+	l.devices("n1", func(d *resourcev1.Device) {
+		d.BindingConditions, d.BindingFailureConditions = []string{"example.com/ready"}, []string{"example.com/broken"}
+	}, "a")
+	l.claim("c", "gpu")
+	l.pod("p", "c")
+	l.eventually("allocated", func() error {
+		if l.get("c").Status.Allocation == nil {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+	l.status("c", func(s *resourcev1.ResourceClaimStatus) {
+		s.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: gpuDriver, Pool: "n1", Device: "a",
+			Conditions: []metav1.Condition{{Type: "example.com/broken", Status: metav1.ConditionTrue, Reason: "Burnt",
+				Message: "smoke", LastTransitionTime: metav1.Now()}}}}
+	})
+	l.refused("p", `device binding failed: claim=c, reason=Burnt, message="smoke"`)
+}
+
 // Devices that nobody uses do not keep a pod from the node where it must be.
 func TestUnusedClaimMoves(t *testing.T) {
 	l := newDeviceLab(t)
@@ -256,6 +279,23 @@ func TestUnusedClaimMoves(t *testing.T) {
 	l.pod("second", "c", selector(corev1.LabelHostname, "n2"))
 	l.bound("second")
 	if got := l.device("c"); got != "n2/b" {
+		t.Errorf("device %s", got)
+	}
+}
+
+// An allocated claim keeps its devices where they are not what its pod lacks.
+func TestClaimStaysWhereDevicesAreNotMissing(t *testing.T) {
+	l := newDeviceLab(t)
+	l.devices("n1", nil, "a")
+	l.devices("n2", nil, "a")
+	l.claim("c", "gpu")
+	l.pod("first", "c", selector(corev1.LabelHostname, "n1"))
+	l.bound("first")
+	l.deletePod("first")
+	l.status("c", func(s *resourcev1.ResourceClaimStatus) { s.ReservedFor = nil })
+	l.pod("second", "c", selector("no", "such"))
+	l.refused("second", "2 node(s) didn't match Pod's node affinity/selector. still not schedulable")
+	if got := l.device("c"); got != "n1/a" {
 		t.Errorf("device %s", got)
 	}
 }
@@ -278,6 +318,16 @@ func TestDeviceIsMadeReady(t *testing.T) {
 		p.Spec.NodeName != "" {
 		t.Fatalf("bound to %q before the device was ready: %v", p.Spec.NodeName, err)
 	}
+	l.eventually("told", func() error {
+		list, err := l.client.EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		if err == nil && !slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "BindingConditionsPending" && e.Regarding.Name == "p" &&
+				e.Note == "waiting for binding conditions for device on node n1"
+		}) {
+			err = fmt.Errorf("%d events, none of it", len(list.Items))
+		}
+		return err
+	})
 	l.status("c", func(s *resourcev1.ResourceClaimStatus) {
 		s.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: gpuDriver, Pool: "n1", Device: "a",
 			Conditions: []metav1.Condition{{Type: "example.com/ready", Status: metav1.ConditionTrue, Reason: "Done",

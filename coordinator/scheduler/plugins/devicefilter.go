@@ -140,7 +140,7 @@ func devicesReady(c *resourcev1.ResourceClaim) (bool, error) {
 				break
 			}
 			if cond := meta.FindStatusCondition(status.Conditions, name); cond != nil && cond.Status == "True" {
-				return false, fmt.Errorf("device binding failure: claim=%s, reason=%s, message=%q",
+				return false, fmt.Errorf("device binding failed: claim=%s, reason=%s, message=%q",
 					c.Name, cond.Reason, cond.Message)
 			}
 		}

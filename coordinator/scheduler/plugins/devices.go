@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/dynamic-resource-allocation/cel"
@@ -72,16 +73,18 @@ func unresolvable(reason string) *framework.Status {
 // dynamicResources allocates devices to the ResourceClaims of pods and keeps pods
 // from nodes that have none for them (KEP-4381).
 type dynamicResources struct {
-	client  kubernetes.Interface
-	devices Devices
-	book    claimBook
-	cel     *cel.Cache
+	client   kubernetes.Interface
+	recorder events.EventRecorder // nil: nobody is told
+	devices  Devices
+	book     claimBook
+	cel      *cel.Cache
 }
 
 func newDynamicResources(d *Deps) framework.Plugin {
 	return &dynamicResources{
-		client: d.Client, devices: d.Devices, book: claimBook{devices: d.Devices, entries: map[types.UID]*claimEntry{}},
-		cel: cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: deviceFeatures.ConsumableCapacity}),
+		client: d.Client, recorder: d.Recorder, devices: d.Devices,
+		book: claimBook{devices: d.Devices, entries: map[types.UID]*claimEntry{}},
+		cel:  cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: deviceFeatures.ConsumableCapacity}),
 	}
 }
 
@@ -255,7 +258,7 @@ func (d *dynamicResources) PostFilter(ctx context.Context, cycle framework.PostF
 	for i := range f.allocated {
 		a := &f.allocated[i]
 		inTheWay := slices.ContainsFunc(cycle.Snapshot().Slots(), func(n *framework.NodeInfo) bool {
-			return n != nil && !a.usable(n.Node)
+			return n != nil && refusedByDevices(cycle.Verdict(n)) && !a.usable(n.Node)
 		})
 		if !inTheWay || !onlyFor(pod, a.claim) {
 			continue
@@ -282,6 +285,12 @@ func (d *dynamicResources) PostFilter(ctx context.Context, cycle framework.PostF
 		}
 		return nil, claimDeleted
 	}
+}
+
+// refusedByDevices: it is for devices that a node does not serve. Where it is for something
+// else, other devices would not help.
+func refusedByDevices(st *framework.Status) bool {
+	return st != nil && st.Plugin == DynamicResourcesName
 }
 
 // onlyFor tells whether the claim is reserved for nobody but the pod.
@@ -343,7 +352,7 @@ func (d *dynamicResources) Unreserve(ctx context.Context, pod *framework.PodInfo
 
 // PreBind writes allocations, reserves the claims for the pod, and waits for
 // devices that have to be made ready.
-func (d *dynamicResources) PreBind(ctx context.Context, pod *framework.PodInfo, _ string) *framework.Status {
+func (d *dynamicResources) PreBind(ctx context.Context, pod *framework.PodInfo, node string) *framework.Status {
 	for i := range pod.Pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod.Pod, &pod.Pod.Spec.ResourceClaims[i])
 		if err != nil {
@@ -364,7 +373,7 @@ func (d *dynamicResources) PreBind(ctx context.Context, pod *framework.PodInfo, 
 	if err != nil {
 		return framework.AsStatus(err)
 	}
-	return framework.AsStatus(d.await(ctx, pod.Pod, made))
+	return framework.AsStatus(d.await(ctx, pod.Pod, node, made))
 }
 
 // bind writes the allocation of a claim, if it has none yet, and that the pod uses
@@ -415,10 +424,11 @@ func (d *dynamicResources) bind(ctx context.Context, pod *corev1.Pod, c *resourc
 
 // await returns when the devices of all claims are ready for the pod, those of the claim
 // made for it, if there is one, too.
-func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, made *resourcev1.ResourceClaim) error {
+func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, node string,
+	made *resourcev1.ResourceClaim) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bindingTimeout, errors.New("device binding timeout"))
 	defer cancel()
-	for {
+	for told := false; ; told = true {
 		claims, err := d.claims(pod)
 		if err != nil {
 			return err
@@ -443,6 +453,10 @@ func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, made *res
 		if waits == "" {
 			return nil
 		}
+		if !told && d.recorder != nil {
+			d.recorder.Eventf(pod, nil, corev1.EventTypeNormal, "BindingConditionsPending", "Scheduling",
+				"waiting for binding conditions for device on node %s", node)
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: claim=%s", context.Cause(ctx), waits)
@@ -455,7 +469,8 @@ func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, made *res
 func (d *dynamicResources) Events() []framework.EventHint {
 	return []framework.EventHint{
 		{Resource: framework.Node,
-			Actions: framework.Add | framework.UpdateNodeLabel | framework.UpdateNodeTaint},
+			Actions: framework.Add | framework.UpdateNodeLabel | framework.UpdateNodeTaint |
+				framework.UpdateNodeAllocatable},
 		{Resource: framework.Pod, Actions: framework.UpdatePodGeneratedResourceClaim,
 			Hint: func(pod *corev1.Pod, e framework.Event) framework.Hint {
 				p := podOf(e.New)

@@ -72,6 +72,8 @@ func TestHints(t *testing.T) {
 			event(framework.Node, framework.UpdateNodeAllocatable, node("1"), node("4")), true},
 		{"node-shrank", NodeResourcesFitName,
 			event(framework.Node, framework.UpdateNodeAllocatable, node("8"), node("4")), false},
+		{"node-got-devices", DynamicResourcesName,
+			event(framework.Node, framework.UpdateNodeAllocatable, node("4"), newer), true},
 		{"taint-lifted", TaintTolerationName,
 			event(framework.Node, framework.UpdateNodeTaint, node("1", "k"), node("1")), true},
 		{"taint-added", TaintTolerationName,
