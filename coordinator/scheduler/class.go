@@ -165,6 +165,11 @@ func (c *class) preScore(pod *framework.PodInfo, snap *framework.Snapshot) {
 			c.refused = st.By(pl.Name())
 			return
 		}
+		if j, ok := pl.ScorePlugin.(framework.JudgedScorePlugin); ok && s == nil {
+			if f := c.filterOf(pl.Name()); f != nil {
+				s = j.ScoreBy(f)
+			}
+		}
 		switch s := s.(type) {
 		case framework.FleetScorer:
 			c.fleet = append(c.fleet, scorer{weight: pl.weight, fleet: s})

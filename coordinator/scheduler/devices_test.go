@@ -206,6 +206,47 @@ func TestDevicesAreAllocatedOnce(t *testing.T) {
 	}
 }
 
+// Of devices that a claim lists by preference, the pod goes where the first one is.
+func TestPreferredDeviceDecides(t *testing.T) {
+	l := newDeviceLab(t)
+	class := func(name string) {
+		_, err := l.client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{
+				CEL: &resourcev1.CELDeviceSelector{
+					Expression: fmt.Sprintf("device.attributes[%q].model == %q", gpuDriver, name)}}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	model := func(name string) func(*resourcev1.Device) {
+		return func(d *resourcev1.Device) {
+			d.Attributes = map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"model": {StringValue: &name}}
+		}
+	}
+	class("big")
+	class("small")
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	l.devices("n1", model("small"), names...)
+	l.devices("n2", model("big"), names...)
+	for _, name := range names {
+		_, err := l.client.ResourceV1().ResourceClaims("default").Create(t.Context(), &resourcev1.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{
+				Name: "r", FirstAvailable: []resourcev1.DeviceSubRequest{
+					{Name: "first", DeviceClassName: "big"}, {Name: "second", DeviceClassName: "small"}}}}}},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.pod(name, name)
+		if node := l.bound(name); node != "n2" {
+			t.Errorf("pod %s is on %s, which has only what is asked for second", name, node)
+		}
+	}
+}
+
 // Two pods with one claim run where its device is, and both are noted.
 func TestClaimIsShared(t *testing.T) {
 	l := newDeviceLab(t)

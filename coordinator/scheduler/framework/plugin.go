@@ -96,6 +96,14 @@ type ScorePlugin interface {
 	PreScore(pod *PodInfo, snap *Snapshot) (Scorer, *Status)
 }
 
+// JudgedScorePlugin ranks nodes by what its own filter has found out about them.
+type JudgedScorePlugin interface {
+	ScorePlugin
+	// ScoreBy is asked where PreScore returned no Scorer. judged is the filter that the
+	// plugin's PreFilter made for the pod; each node is scored after it has passed it.
+	ScoreBy(judged NodeFilter) Scorer
+}
+
 // Scorer is a NodeScorer or a FleetScorer.
 type Scorer any
 

@@ -98,7 +98,7 @@ var Defaults = []Default{
 	{SchedulingGatesName, 0}, {PrioritySortName, 0}, {NodeUnschedulableName, 0}, {NodeNameName, 0},
 	{TaintTolerationName, 3}, {NodeAffinityName, 2}, {NodePortsName, 0}, {NodeResourcesFitName, 1},
 	{VolumeRestrictionsName, 0}, {NodeVolumeLimitsName, 0}, {VolumeBindingName, 0}, {VolumeZoneName, 0},
-	{PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 0},
+	{PodTopologySpreadName, 2}, {InterPodAffinityName, 2}, {DynamicResourcesName, 2},
 	{DefaultPreemptionName, 0},
 	{BalancedAllocationName, 1}, {ImageLocalityName, 1}, {DefaultBinderName, 0},
 	{NodeDeclaredFeaturesName, 0},
