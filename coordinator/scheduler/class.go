@@ -338,6 +338,17 @@ func (c *class) whatIf(n, original *framework.NodeInfo) *framework.Status {
 	return found
 }
 
+// failure is the error of a filter that could not judge a node, nil where all could: that no
+// node passed is then no finding.
+func (c *class) failure() error {
+	for i := range c.node {
+		if st := &c.node[i]; st.verdict.Is(framework.Error) {
+			return fmt.Errorf("running %q filter plugin: %w", c.local[st.by].name, st.verdict.Err)
+		}
+	}
+	return nil
+}
+
 // verdict tells why a node was refused; nil when it was not.
 func (c *class) verdict(n *framework.NodeInfo) *framework.Status {
 	if c.refused != nil {

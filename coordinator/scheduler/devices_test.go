@@ -401,3 +401,22 @@ func TestFaultySelectorIsTold(t *testing.T) {
 		t.Errorf("allocated %v", c.Status.Allocation)
 	}
 }
+
+// A selector that fails for the devices of all nodes is told, too.
+func TestSelectorThatFailsEverywhereIsTold(t *testing.T) {
+	l := newDeviceLab(t)
+	l.devices("n1", nil, "a")
+	l.devices("n2", nil, "a")
+	_, err := l.client.ResourceV1().DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "fast"},
+		Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{{
+			CEL: &resourcev1.CELDeviceSelector{Expression: fmt.Sprintf("device.attributes[%q].fast", gpuDriver)}}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.claim("c", "fast")
+	l.pod("p", "c")
+	l.refused("p", `running "DynamicResources" filter plugin: `)
+	l.refused("p", "CEL runtime error: no such key: fast")
+}

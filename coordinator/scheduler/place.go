@@ -103,6 +103,10 @@ func (p *placer) place(ctx context.Context, profile *Profile, pod *framework.Pod
 		return "", c, err
 	}
 	if len(p.slots) == 0 {
+		if err := c.class.failure(); err != nil {
+			timed("Filter", profile, begin, framework.AsStatus(err))
+			return "", c, err
+		}
 		timed("Filter", profile, begin, noNodePassed)
 		return "", c, c.fitError()
 	}
