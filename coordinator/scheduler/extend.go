@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -128,7 +129,9 @@ func (p *placer) extendScores(ctx context.Context, pod *corev1.Pod) {
 // bind has an extender bind the pod, if there is one that does; taken tells so.
 func (x *extenders) bind(ctx context.Context, pod *corev1.Pod, node string) (taken bool, err error) {
 	for _, e := range x.interested(pod, (*extender.Extender).Binds) {
-		return true, e.Bind(ctx, pod, node)
+		if err := e.Bind(ctx, pod, node); err == nil || !x.forgiven(e, err) {
+			return true, err
+		}
 	}
 	return false, nil
 }
@@ -147,6 +150,15 @@ func (x *extenders) review(ctx context.Context, pod *corev1.Pod, victims map[str
 				continue
 			}
 			return nil, err
+		}
+		for node, v := range left {
+			if len(v.Pods) > 0 {
+				continue
+			}
+			if err := fmt.Errorf("expected at least one victim pod on node %q", node); !x.forgiven(e, err) {
+				return nil, err
+			}
+			delete(left, node)
 		}
 		victims = left
 	}

@@ -257,3 +257,26 @@ func TestExtenderPreempts(t *testing.T) {
 		t.Errorf("low %v, middle %v", c.pod("low"), c.pod("middle"))
 	}
 }
+
+// What an ignorable extender does not do the scheduler does itself, and a node for which it
+// leaves no victim is none to make room on.
+func TestIgnorableExtenderFails(t *testing.T) {
+	ignorable := func(e *configv1.Extender) { e.NodeCacheCapable, e.Ignorable = true, true }
+	c := extended(t, &program{
+		bind: func(extenderv1.ExtenderBindingArgs) extenderv1.ExtenderBindingResult {
+			return extenderv1.ExtenderBindingResult{Error: "no driver"}
+		},
+		preempt: func(args extenderv1.ExtenderPreemptionArgs) extenderv1.ExtenderPreemptionResult {
+			return extenderv1.ExtenderPreemptionResult{NodeNameToMetaVictims: map[string]*extenderv1.MetaVictims{
+				"a": {}, "b": args.NodeNameToMetaVictims["b"]}}
+		},
+	}, ignorable, testNode("a", "4", "8Gi"), testNode("b", "4", "8Gi"))
+	c.create(testPod("low", requests("3", "1Gi"), priority(1), on("a")),
+		testPod("middle", requests("3", "1Gi"), priority(2), on("b")))
+	c.eventually("the pods are known", func() bool {
+		_, pods, _ := c.s.cache.size()
+		return pods == 2
+	})
+	c.create(testPod("high", requests("3", "1Gi"), priority(10)))
+	c.bound("high", "b")
+}

@@ -128,9 +128,6 @@ func (p *preemption) review(ctx context.Context, c framework.PostFilterCycle, po
 	}
 	for _, node := range slices.Sorted(maps.Keys(victims)) {
 		v := victims[node]
-		if len(v.Pods) == 0 {
-			return nil, fmt.Errorf("expected at least one victim pod on node %q", node)
-		}
 		can := candidate{node: node, violations: int(v.NumPDBViolations)}
 		for _, o := range c.Snapshot().Get(node).Pods {
 			if slices.ContainsFunc(v.Pods, func(v *corev1.Pod) bool { return v.UID == o.UID() }) {
