@@ -217,6 +217,8 @@ func (s *Scheduler) noPlace(ctx context.Context, profile *Profile, q *framework.
 		fit.PostFilter = st.Message()
 		if st.Is(framework.Error) {
 			s.log.Error("post filter failed", "pod", q.Pod.Namespace+"/"+q.Pod.Name, "err", st.Message())
+			// No event tells when it would succeed: the pod is tried again after a back-off.
+			fit.RejectedBy, fit.PendingOn = nil, nil
 		}
 	}
 	s.refuse(ctx, profile, q, err, nominate)

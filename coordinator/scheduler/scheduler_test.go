@@ -295,6 +295,22 @@ func TestPreemptionSparesBudgets(t *testing.T) {
 	c.event("low", "Preempted", "Preempted by pod high on node n2")
 }
 
+// A victim that could not be deleted is tried again, though nothing in the cluster changes.
+func TestFailedPreemptionIsRetried(t *testing.T) {
+	failures := 1
+	c := startCluster(t, func(s *Scheduler) {
+		s.c.Client.(*fake.Clientset).PrependReactor("delete", "pods",
+			func(clienttesting.Action) (bool, runtime.Object, error) {
+				failures--
+				return failures >= 0, nil, errors.New("a webhook does not answer")
+			})
+	}, testNode("n1", "1", "1Gi"), testPod("low", requests("800m", "1Mi"), on("n1")))
+	c.create(testPod("high", requests("500m", "1Mi"), priority(100)))
+	c.event("high", "FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu. "+
+		"preemption: preempt pod default/low: a webhook does not answer")
+	c.bound("high", "n1")
+}
+
 func TestForeignAndBoundPodsAreLeftAlone(t *testing.T) {
 	c := newCluster(t, testNode("n1", "1", "1Gi"))
 	foreign := testPod("foreign")
