@@ -2,12 +2,16 @@ package scheduler
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
@@ -30,6 +34,8 @@ type binding struct {
 	node    string
 	wait    *waiter // set when a Permit plugin said Wait
 	begin   time.Time
+	long    bool // it waits for a permit, for volumes or for devices
+	told    bool // the pod's status names the node
 }
 
 // binder carries bindings out, a bounded number at a time, apart from the
@@ -53,18 +59,13 @@ func (b *binder) start(ctx context.Context) {
 }
 
 func (b *binder) submit(ctx context.Context, j *binding) {
-	if j.wait != nil || j.hasClaims() {
+	if j.long = j.takesLong(); j.long {
 		// A pod that waits, for a permit, for its volumes or for devices, must not
 		// hold up one of the binders.
 		b.wg.Go(func() { j.run(ctx, b.s) })
 		return
 	}
 	b.jobs <- j
-}
-
-// hasClaims tells whether PreBind may wait for what the pod has claimed.
-func (j *binding) hasClaims() bool {
-	return plugins.HasClaims(j.pod.Pod) || len(j.pod.Pod.Spec.ResourceClaims) > 0
 }
 
 // stop waits for what was submitted; after the end of ctx those not begun are dropped.
@@ -127,7 +128,7 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 		return
 	}
 	whole, limit := context.WithoutCancel(ctx), bindTimeout
-	if j.hasClaims() {
+	if j.long {
 		limit = claimsTimeout
 	} else {
 		ctx = whole
@@ -135,8 +136,14 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	s.status.drop(j.pod.UID())
+	if j.long {
+		j.nominate(ctx, s, j.node)
+	}
 	st := j.await(s)
-	if st.OK() {
+	switch {
+	case st.OK() && j.long:
+		st = j.preBindUnlessPreempted(ctx, s)
+	case st.OK():
 		st = j.preBind(ctx)
 	}
 	if st.OK() {
@@ -159,6 +166,32 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	scheduled(j.pod, j.profile.Name, j.begin)
 }
 
+// takesLong tells whether the pod waits for a permit, for volumes or for devices.
+func (j *binding) takesLong() bool {
+	return j.wait != nil || slices.ContainsFunc(j.profile.preBind, func(pl framework.PreBindPlugin) bool {
+		p, ok := pl.(framework.PreFlightPlugin)
+		return ok && p.PreFlight(j.pod.PodInfo)
+	})
+}
+
+// nominate has the pod's status tell where it is going to be (KEP-5278), so that nobody takes
+// the node for unused, and whoever schedules next goes on with it. The binding takes it back.
+func (j *binding) nominate(ctx context.Context, s *Scheduler, node string) {
+	name := any(node)
+	if node == "" {
+		name = nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": j.pod.UID()},
+		"status": map[string]any{"nominatedNodeName": name}})
+	if err == nil {
+		_, err = s.c.Client.CoreV1().Pods(j.pod.Pod.Namespace).Patch(ctx, j.pod.Pod.Name,
+			types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if j.told = node != ""; err != nil && !apierrors.IsNotFound(err) {
+		s.log.Warn("the pod's status does not tell its node", "pod", j.pod.Pod.Namespace+"/"+j.pod.Pod.Name, "err", err)
+	}
+}
+
 // await is the wait for Permit plugins, if there is one.
 func (j *binding) await(s *Scheduler) *framework.Status {
 	if j.wait == nil {
@@ -167,6 +200,19 @@ func (j *binding) await(s *Scheduler) *framework.Status {
 	begin := time.Now()
 	st := s.waiting.await(j.wait)
 	permitWait.WithLabelValues(st.CodeName()).Observe(time.Since(begin).Seconds())
+	return st
+}
+
+// preBindUnlessPreempted is preBind, which ends when the pod has to give way: it is not
+// running yet, and need not be deleted.
+func (j *binding) preBindUnlessPreempted(ctx context.Context, s *Scheduler) *framework.Status {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.waiting.preBinds(j.pod.UID(), cancel)
+	st := j.preBind(ctx)
+	if !s.waiting.preBound(j.pod.UID()) {
+		return framework.AsStatus(context.Cause(ctx))
+	}
 	return st
 }
 
@@ -211,8 +257,11 @@ func (j *binding) fail(ctx context.Context, s *Scheduler, st *framework.Status) 
 	if apierrors.IsNotFound(st.Err) {
 		return
 	}
+	if j.told { // what refuse compares with may not show it yet
+		j.nominate(ctx, s, "")
+	}
 	err := s.statusError(st)
-	s.refuse(ctx, j.profile, j.pod, err, nil)
+	s.refuse(ctx, j.profile, j.pod, err, &framework.Nomination{}) // the node was no good
 	failedAttempt(j.profile, j.begin, err)
 }
 
@@ -228,10 +277,11 @@ func (j *binding) undo(ctx context.Context, s *Scheduler) {
 	s.queue.Move(framework.Event{Resource: framework.Pod, Action: framework.Delete, Old: gone})
 }
 
-// waiting holds the pods whose Permit plugins asked to wait.
+// waiting holds the pods whose Permit plugins asked to wait, and those that wait in PreBind.
 type waiting struct {
-	mu   sync.Mutex
-	pods map[types.UID]*waiter
+	mu      sync.Mutex
+	pods    map[types.UID]*waiter
+	binding map[types.UID]context.CancelCauseFunc
 }
 
 type waiter struct {
@@ -241,7 +291,27 @@ type waiter struct {
 	done    chan *framework.Status
 }
 
-func newWaiting() *waiting { return &waiting{pods: map[types.UID]*waiter{}} }
+func newWaiting() *waiting {
+	return &waiting{pods: map[types.UID]*waiter{}, binding: map[types.UID]context.CancelCauseFunc{}}
+}
+
+// preBinds takes how the PreBind of a pod is ended.
+func (w *waiting) preBinds(uid types.UID, end context.CancelCauseFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.binding[uid] = end
+}
+
+// preBound tells, when PreBind is over, whether nobody has ended it; from then on nobody can.
+func (w *waiting) preBound(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, there := w.binding[uid]
+	delete(w.binding, uid)
+	return there
+}
+
+var errPreempted = errors.New("preempted by " + plugins.DefaultPreemptionName)
 
 func (w *waiting) add(uid types.UID, pending map[string]bool, timeout time.Duration) *waiter {
 	w.mu.Lock()
@@ -277,6 +347,11 @@ func (w *waiting) reject(uid types.UID) {
 func (w *waiting) preempt(uid types.UID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if end := w.binding[uid]; end != nil {
+		delete(w.binding, uid)
+		end(errPreempted)
+		return true
+	}
 	x := w.pods[uid]
 	if x != nil {
 		w.end(x, framework.NewStatus(framework.Unschedulable, "preempted"))

@@ -356,8 +356,9 @@ func TestDeviceIsMadeReady(t *testing.T) {
 		return nil
 	})
 	if p, err := l.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{}); err != nil ||
-		p.Spec.NodeName != "" {
-		t.Fatalf("bound to %q before the device was ready: %v", p.Spec.NodeName, err)
+		p.Spec.NodeName != "" || p.Status.NominatedNodeName != "n1" {
+		t.Fatalf("bound to %q before the device was ready, nominated is %q: %v", p.Spec.NodeName,
+			p.Status.NominatedNodeName, err)
 	}
 	l.eventually("told", func() error {
 		list, err := l.client.EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
@@ -375,6 +376,10 @@ func TestDeviceIsMadeReady(t *testing.T) {
 				LastTransitionTime: metav1.Now()}}}}
 	})
 	l.bound("p")
+	if p, err := l.client.CoreV1().Pods("default").Get(t.Context(), "p", metav1.GetOptions{}); err != nil ||
+		p.Status.NominatedNodeName != "" {
+		t.Errorf("nominated is %q though the pod is bound: %v", p.Status.NominatedNodeName, err)
+	}
 }
 
 // A selector that fails for the devices of one node keeps the pod from all of

@@ -197,7 +197,7 @@ func (s *Scheduler) scheduleOne(ctx context.Context, q *framework.QueuedPod) {
 	if st := b.reserveAndPermit(ctx, s, c.class); !st.OK() && !st.Is(framework.Wait) {
 		b.undo(ctx, s)
 		err := s.statusError(st)
-		s.refuse(ctx, profile, q, err, nil)
+		s.refuse(ctx, profile, q, err, &framework.Nomination{})
 		failedAttempt(profile, begin, err)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -335,9 +336,30 @@ func TestFailedBindingIsRetried(t *testing.T) {
 				return false, nil, nil
 			})
 	}, testNode("n1", "1", "1Gi"))
-	c.create(testPod("a", requests("800m", "1Mi")))
+	// Of the node that was made room on the pod's status says nothing more.
+	c.create(testPod("a", requests("800m", "1Mi"), func(p *corev1.Pod) { p.Status.NominatedNodeName = "n1" }))
+	c.eventually("nobody is nominated", func() bool { return c.pod("a").Status.NominatedNodeName == "" })
 	c.event("a", "FailedScheduling", `running Bind plugin "DefaultBinder": etcd is on fire`)
 	c.bound("a", "n1")
+}
+
+// Who was kept from a node for a pod that was to come is tried again when it is not to come
+// there any more.
+func TestNominationIsWithdrawn(t *testing.T) {
+	c := newCluster(t, testNode("n1", "1", "1Gi"))
+	c.create(testPod("high", requests("800m", "1Mi"), priority(100), func(p *corev1.Pod) {
+		p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}}
+		p.Status.NominatedNodeName = "n1"
+	}))
+	c.eventually("the pod is nominated", func() bool { return c.s.nominated.of("high") == "n1" })
+	c.create(testPod("low", requests("500m", "1Mi"), priority(1)))
+	c.event("low", "FailedScheduling", "0/1 nodes are available: 1 Insufficient cpu.")
+	high := c.pod("high")
+	high.Status.NominatedNodeName = ""
+	if _, err := c.CoreV1().Pods("default").UpdateStatus(c.ctx, high, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	c.bound("low", "n1")
 }
 
 // heldPermit lets each pod wait.
@@ -360,4 +382,56 @@ func TestPermitHoldsUntilAllowed(t *testing.T) {
 		t.Fatal("bound without permission")
 	}
 	// a still waits when the scheduler stops: Run must end all the same.
+}
+
+// firstPermit lets a pod wait once, and then refuses it.
+type firstPermit struct{ asked atomic.Int32 }
+
+func (*firstPermit) Name() string { return "First" }
+func (p *firstPermit) Permit(context.Context, *framework.PodInfo, string) (*framework.Status, time.Duration) {
+	if p.asked.Add(1) == 1 {
+		return framework.NewStatus(framework.Wait), time.Minute
+	}
+	return framework.NewStatus(framework.Unschedulable, "no more"), 0
+}
+
+// While a pod waits its status tells where it will be, and no more when it is not to be there.
+func TestPodThatWaitsIsNominated(t *testing.T) {
+	c := startCluster(t, func(s *Scheduler) {
+		s.profiles[corev1.DefaultSchedulerName].permit = []framework.PermitPlugin{&firstPermit{}}
+	}, testNode("n1", "1", "1Gi"))
+	c.create(testPod("a"))
+	c.eventually("the node is told", func() bool { return c.pod("a").Status.NominatedNodeName == "n1" })
+	c.s.waiting.reject("a")
+	c.refused("a", "0/1 nodes are available: 1 no more.")
+	c.eventually("no node is told", func() bool { return c.pod("a").Status.NominatedNodeName == "" })
+}
+
+// slowPreBind waits for ever for what one pod has claimed.
+type slowPreBind struct{ pod string }
+
+func (slowPreBind) Name() string                            { return "Slow" }
+func (p slowPreBind) PreFlight(pod *framework.PodInfo) bool { return pod.Pod.Name == p.pod }
+func (p slowPreBind) PreBind(ctx context.Context, pod *framework.PodInfo, _ string) *framework.Status {
+	if pod.Pod.Name == p.pod {
+		<-ctx.Done()
+		return framework.AsStatus(context.Cause(ctx))
+	}
+	return nil
+}
+
+// A pod that still waits for a volume or a device gives way without being deleted.
+func TestPreemptedBeforeItIsBound(t *testing.T) {
+	c := startCluster(t, func(s *Scheduler) {
+		s.profiles[corev1.DefaultSchedulerName].preBind = []framework.PreBindPlugin{slowPreBind{"low"}}
+	}, testNode("n1", "1", "1Gi"))
+	c.create(testPod("low", requests("800m", "1Mi"), priority(1)))
+	c.eventually("the node is told", func() bool { return c.pod("low").Status.NominatedNodeName == "n1" })
+	c.create(testPod("high", requests("500m", "1Mi"), priority(100)))
+	c.bound("high", "n1")
+	c.event("low", "Preempted", "Preempted by pod high on node n1 (in kube-scheduler memory).")
+	c.event("low", "FailedScheduling", "preempted by DefaultPreemption")
+	if c.pod("low") == nil {
+		t.Error("the pod was deleted")
+	}
 }

@@ -240,12 +240,18 @@ func (s *Scheduler) podWaits(old, now *corev1.Pod) {
 	if err != nil {
 		s.log.Warn("pod affinity ignored", "pod", now.Namespace+"/"+now.Name, "err", err)
 	}
-	if now.Status.NominatedNodeName != "" && (old == nil || old.Status.NominatedNodeName != now.Status.NominatedNodeName) {
-		s.nominated.set(info, now.Status.NominatedNodeName)
-	}
 	if old == nil {
+		s.nominated.set(info, now.Status.NominatedNodeName)
 		s.queue.Add(info)
 		return
+	}
+	if was := old.Status.NominatedNodeName; was != now.Status.NominatedNodeName {
+		s.nominated.set(info, now.Status.NominatedNodeName)
+		if was != "" { // for others this is as if the pod were gone from there
+			gone := *old
+			gone.Spec.NodeName = was
+			defer s.queue.Move(framework.Event{Resource: framework.Pod, Action: framework.Delete, Old: &gone})
+		}
 	}
 	a := podActions(old, now)
 	if asksLess(old, info) {

@@ -150,6 +150,13 @@ type PreBindPlugin interface {
 	PreBind(ctx context.Context, pod *PodInfo, node string) *Status
 }
 
+// PreFlightPlugin is a PreBindPlugin that tells beforehand whether it has anything to do
+// for the pod, which takes longer than a binding.
+type PreFlightPlugin interface {
+	PreBindPlugin
+	PreFlight(pod *PodInfo) bool
+}
+
 // BindPlugin binds the pod (bind); Skip leaves it to the next one.
 type BindPlugin interface {
 	Plugin

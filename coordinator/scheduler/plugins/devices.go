@@ -350,6 +350,12 @@ func (d *dynamicResources) Unreserve(ctx context.Context, pod *framework.PodInfo
 	}
 }
 
+// PreFlight implements framework.PreFlightPlugin.
+func (d *dynamicResources) PreFlight(pod *framework.PodInfo) bool {
+	made, _ := d.book.toMake(pod.UID())
+	return made != nil || len(pod.Pod.Spec.ResourceClaims) > 0
+}
+
 // PreBind writes allocations, reserves the claims for the pod, and waits for
 // devices that have to be made ready.
 func (d *dynamicResources) PreBind(ctx context.Context, pod *framework.PodInfo, node string) *framework.Status {

@@ -272,6 +272,13 @@ func (b *volumeBinding) release(uid types.UID) {
 	}
 }
 
+// PreFlight implements framework.PreFlightPlugin.
+func (b *volumeBinding) PreFlight(pod *framework.PodInfo) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plans[pod.UID()] != nil
+}
+
 // PreBind writes the choice and waits until the claims are bound.
 func (b *volumeBinding) PreBind(ctx context.Context, pod *framework.PodInfo, node string) *framework.Status {
 	b.mu.Lock()
