@@ -273,7 +273,7 @@ func TestGroupFollowsNothing(t *testing.T) {
 		}
 	}()
 	for range 100 {
-		_ = soon(t, func() error { return own(dir, 4711, corev1.FSGroupChangeAlways) })
+		_ = soon(t, func() error { return own(dir, 4711, corev1.FSGroupChangeAlways, nil) })
 	}
 	stop.Store(true)
 	<-ended

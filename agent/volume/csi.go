@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -78,6 +79,7 @@ type csiDriver struct {
 	objects    Objects
 	tokens     Tokens
 	mounts     mounter
+	log        *slog.Logger
 }
 
 // Supports implements driver.
@@ -275,7 +277,7 @@ func (d csiDriver) publish(ctx context.Context, p *corev1.Pod, v *Volume) error 
 		return err
 	}
 	if group := fsGroup(p); group != nil && !can.MountsForGroup && v.givenToGroup(src) && !v.CSI.published {
-		if err := own(v.Path, int(*group), changePolicy(p)); err != nil {
+		if err := own(v.Path, int(*group), changePolicy(p), d.log); err != nil {
 			return fmt.Errorf("applyFSGroup failed for vol %s: %w", v.handle(), err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -218,6 +219,7 @@ type diskDriver struct {
 	plugin string // the type's name in upstream's paths
 	users  diskUsers
 	mounts mounter
+	log    *slog.Logger
 }
 
 // Supports implements driver.
@@ -276,7 +278,7 @@ func (d diskDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.T
 		return time.Time{}, err
 	}
 	if group := fsGroup(p); group != nil && !readOnly {
-		return time.Time{}, own(v.Path, int(*group), changePolicy(p))
+		return time.Time{}, own(v.Path, int(*group), changePolicy(p), d.log)
 	}
 	return time.Time{}, nil
 }

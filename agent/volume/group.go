@@ -2,6 +2,7 @@ package volume
 
 import (
 	"errors"
+	"log/slog"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +27,10 @@ func changePolicy(p *corev1.Pod) corev1.PodFSGroupChangePolicy {
 // own gives all files below dir to a group, readable and writable by it; files
 // made later inherit it. With OnRootMismatch nothing is done when dir is so
 // already. Other pods may change the volume at the same time, so that each file
-// is changed by its descriptor.
-func own(dir string, group int, policy corev1.PodFSGroupChangePolicy) error {
+// is changed by its descriptor. What cannot be changed stays as it is, as with the
+// kubelet: a server gives root no rights, or the directory with its snapshots is
+// read-only.
+func own(dir string, group int, policy corev1.PodFSGroupChangePolicy, log *slog.Logger) error {
 	d, err := beneath.Open(dir)
 	if err != nil {
 		return err
@@ -40,9 +43,19 @@ func own(dir string, group int, policy corev1.PodFSGroupChangePolicy) error {
 	if policy == corev1.FSGroupChangeOnRootMismatch && int(root.Stat.Gid) == group && root.Stat.Mode&dirBits == dirBits {
 		return nil
 	}
-	change := func(e *beneath.Entry) error { return ownFile(e, group) }
+	var refused error // the first
+	change := func(e *beneath.Entry) error {
+		if err := ownFile(e, group); err != nil && refused == nil {
+			refused = err
+		}
+		return nil
+	}
 	// The root last, so that what was cut off is done again.
-	return errors.Join(d.Walk(".", change), change(root))
+	err = errors.Join(d.Walk(".", change), change(root))
+	if refused != nil && log != nil {
+		log.Warn("not all of a volume can be given to the pod's group", "path", dir, "group", group, "err", refused)
+	}
+	return err
 }
 
 // What a group needs of files and directories; new files inherit the group.
@@ -52,11 +65,12 @@ const (
 )
 
 func ownFile(e *beneath.Entry, group int) error {
-	if err := e.Chown(-1, group); err != nil || e.IsLink() {
+	err := e.Chown(-1, group)
+	switch {
+	case e.IsLink():
 		return err
+	case e.IsDir():
+		return errors.Join(err, e.Chmod(e.Stat.Mode|dirBits))
 	}
-	if e.IsDir() {
-		return e.Chmod(e.Stat.Mode | dirBits)
-	}
-	return e.Chmod(e.Stat.Mode | fileBits)
+	return errors.Join(err, e.Chmod(e.Stat.Mode|fileBits))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,6 +20,7 @@ type localDriver struct {
 	fixed
 	root   string // the kubelet's root directory
 	mounts mounter
+	log    *slog.Logger
 }
 
 // Supports implements driver.
@@ -81,7 +83,7 @@ func (d localDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.
 		return time.Time{}, err
 	}
 	if group := fsGroup(p); group != nil && !readOnly {
-		return time.Time{}, own(v.Path, int(*group), changePolicy(p))
+		return time.Time{}, own(v.Path, int(*group), changePolicy(p), d.log)
 	}
 	return time.Time{}, nil
 }
