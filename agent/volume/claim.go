@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	storagehelper "k8s.io/component-helpers/storage/volume"
 )
 
 // Claims finds the persistent volumes that pods claim.
@@ -34,6 +35,9 @@ func (m *Manager) resolve(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 		return Source{}, err
 	}
 	s := Source{Volume: *v, Persistent: pv}
+	if err := m.belongs(p, s); err != nil {
+		return Source{}, err
+	}
 	switch {
 	case s.block() && mounts(p, v.Name):
 		return Source{}, fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name)
@@ -41,6 +45,20 @@ func (m *Manager) resolve(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 		return Source{}, fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", v.Name)
 	}
 	return s, nil
+}
+
+// belongs tells whether a volume may be used on this node, by its node affinity. The
+// scheduler sees to it, but a pod may name its node itself: what lies at the volume's path
+// here is then something else. What the pod has stays, whatever the Node's labels become,
+// and so it is while the Node is not known.
+func (m *Manager) belongs(p *corev1.Pod, s Source) error {
+	m.mu.Lock()
+	node := m.node
+	m.mu.Unlock()
+	if node == nil || m.recorded(p.UID, s.Volume.Name) != nil {
+		return nil
+	}
+	return inStep(stepAffinity, storagehelper.CheckNodeAffinity(s.Persistent, node.Labels))
 }
 
 // resolved is what resolve last found, without the API; ok is false when

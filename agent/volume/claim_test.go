@@ -132,3 +132,28 @@ func TestGroupOfVolume(t *testing.T) {
 		}
 	}
 }
+
+// TestAnothersVolume: a pod that names its node itself does not get what lies there at the
+// path of another node's volume; what it has it keeps.
+func TestAnothersVolume(t *testing.T) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.Local = &corev1.LocalVolumeSource{Path: t.TempDir()}
+	here := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}}
+	pv.Spec.NodeAffinity = &corev1.VolumeNodeAffinity{
+		Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{here}}}
+	m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t), Claims: oneVolume{pv}, Log: slog.New(slog.DiscardHandler)}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	const refused = `MountVolume.NodeAffinity check failed for volume "v" : no matching NodeSelectorTerms`
+	for _, step := range []struct{ node, want string }{{"b", refused}, {"a", ""}, {"b", ""}} {
+		m.HeedNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelHostname: step.node}}})
+		if got := errText(m.Ensure(t.Context(), p)); got != step.want {
+			t.Errorf("on %s: %s", step.node, got)
+		}
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Error(err)
+	}
+}

@@ -137,6 +137,9 @@ const (
 	stepLimit = "limit"
 )
 
+// stepAffinity is the look at whether a volume is for this node.
+const stepAffinity = "NodeAffinity check"
+
 func (e *Error) Error() string {
 	switch e.Step {
 	case "":
