@@ -21,7 +21,8 @@ func families(cfg *Config) (out []nft.Family) {
 }
 
 func newRenderer(cfg *Config, f nft.Family) renderer {
-	return renderer{table: newTable(cfg.Table, f), clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs}
+	return renderer{table: newTable(cfg.Table, f), clusterCIDRs: cfg.ClusterCIDRs, podCIDRs: cfg.PodCIDRs,
+		nodeIPs: cfg.NodeIPs}
 }
 
 // renderers are those of the families.

@@ -411,6 +411,22 @@ func TestNodePortAndExternalAddresses(t *testing.T) { // SVC-36, SVC-42, SVC-65,
 	if got, err := call(world, "tcp", "10.96.0.50:8000"); err != nil || got != "a 10.244.7.1" {
 		t.Errorf("cluster address from outside: got %q, %v", got, err)
 	}
+
+	// Where the node holds the balancer's address, what it sends there comes from it.
+	n.must(exec.Command("ip", "address", "add", "203.0.113.6/32", "dev", "lo").Run())
+	t.Cleanup(func() { _ = exec.Command("ip", "address", "del", "203.0.113.6/32", "dev", "lo").Run() })
+	n.proxy.render.nodeIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	for _, x := range []struct {
+		sources string
+		allowed bool
+	}{{"192.0.2.0/24", true}, {"198.51.100.0/24", false}} {
+		ranges = ranges.DeepCopy()
+		ranges.Spec.LoadBalancerSourceRanges = []string{x.sources}
+		n.set(ranges, a.addr)
+		if _, err := callWithin(silence, "", "tcp", "203.0.113.6:8000"); (err == nil) != x.allowed {
+			t.Errorf("from the node that holds the address, with the range %s: %v", x.sources, err)
+		}
+	}
 }
 
 func TestAffinity(t *testing.T) { // VIP-13

@@ -32,6 +32,7 @@ type renderer struct {
 	*table
 	clusterCIDRs cidr.Prefixes // pods: they keep their address to External addresses with policy Local
 	podCIDRs     cidr.Prefixes // this node's pods: they may be their own backend
+	nodeIPs      []netip.Addr  // this node's addresses
 }
 
 func (r *renderer) render(s *service.Service, out objects) {
@@ -114,8 +115,16 @@ func (c *chains) clusterChain() string {
 // firewall makes the chain for balancer addresses, which lets only the given
 // sources through (SVC-60).
 func (c *chains) firewall() dest {
-	name := c.name("fw")
-	allowed := c.from(c.s.SourceRanges, c.externalChain())
+	name, ranges := c.name("fw"), c.s.SourceRanges
+	// A balancer may have the node hold the address itself. What the node sends there
+	// comes from there, too.
+	if slices.ContainsFunc(c.nodeIPs, ranges.Contains) {
+		ranges = slices.Clone(ranges)
+		for _, a := range c.s.BalancerIPs {
+			ranges = append(ranges, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	allowed := c.from(ranges, c.externalChain())
 	c.out.Chains[name] = rules(append(allowed, nft.Rule{nft.Drop()})...)
 	return dest{chain: name}
 }
