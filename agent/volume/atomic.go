@@ -17,10 +17,11 @@ import (
 type file struct {
 	data []byte
 	mode fs.FileMode
+	user int // whom it belongs to, root mostly
 }
 
-// owner is who projected files belong to; -1 leaves it.
-type owner struct{ uid, gid int }
+// noGroup leaves files to root's.
+const noGroup = -1
 
 const (
 	dataLink = "..data"
@@ -40,7 +41,7 @@ type mountPoints map[string]bool
 // Containers mount dir read-only, but one that began earlier, or that may
 // mount, could have changed it: nothing found in it is followed out of it,
 // waited for or believed.
-func writeAtomic(dir string, files map[string]file, own owner, points mountPoints) error {
+func writeAtomic(dir string, files map[string]file, group int, points mountPoints) error {
 	for name := range files {
 		if err := checkName(name); err != nil {
 			return err
@@ -62,7 +63,7 @@ func writeAtomic(dir string, files map[string]file, own owner, points mountPoint
 		return linkNames(d, files, points)
 	}
 	fresh := time.Now().UTC().Format("..2006_01_02_15_04_05.") + rand.Text()
-	if err := replace(d, fresh, files, own); err != nil {
+	if err := replace(d, fresh, files, group); err != nil {
 		return errors.Join(err, d.RemoveAll(fresh))
 	}
 	if err := linkNames(d, files, points); err != nil {
@@ -94,7 +95,7 @@ func current(d *beneath.Dir) (string, error) {
 }
 
 // replace writes files to a new directory and lets ..data point to it.
-func replace(d *beneath.Dir, fresh string, files map[string]file, own owner) error {
+func replace(d *beneath.Dir, fresh string, files map[string]file, group int) error {
 	if err := d.MkdirAll(fresh, 0o755); err != nil {
 		return err
 	}
@@ -103,7 +104,7 @@ func replace(d *beneath.Dir, fresh string, files map[string]file, own owner) err
 		if err := d.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := writeNew(d, name, f, own); err != nil {
+		if err := writeNew(d, name, f, group); err != nil {
 			return err
 		}
 	}
@@ -118,14 +119,14 @@ func replace(d *beneath.Dir, fresh string, files map[string]file, own owner) err
 
 // writeNew makes a file; owner and mode are set on what was made, not on what
 // has its name a moment later.
-func writeNew(d *beneath.Dir, name string, f file, own owner) error {
+func writeNew(d *beneath.Dir, name string, f file, group int) error {
 	w, err := d.Root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = w.Write(f.data)
-	if own.uid >= 0 || own.gid >= 0 {
-		err = errors.Join(err, w.Chown(own.uid, own.gid))
+	if f.user != 0 || group != noGroup {
+		err = errors.Join(err, w.Chown(f.user, group))
 	}
 	// By Chmod, as the umask takes bits that the pod's author asked for.
 	return errors.Join(err, w.Chmod(f.mode), w.Close())

@@ -107,8 +107,8 @@ func TestWriterFollowsNothing(t *testing.T) {
 			for _, text := range []string{"1", "2"} {
 				files := map[string]file{"a": {data: []byte(text), mode: 0o640},
 					"deep/a": {data: []byte(text), mode: 0o644}}
-				own := owner{uid: -1, gid: 4711}
-				if err := writeAtomic(dir, files, own, nil); err != nil {
+				const group = 4711
+				if err := writeAtomic(dir, files, group, nil); err != nil {
 					t.Fatal(err)
 				}
 				data, err := filepath.EvalSymlinks(filepath.Join(dir, "..data"))
@@ -119,7 +119,7 @@ func TestWriterFollowsNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				// First with the same content, then in the next round with another.
-				if err := soon(t, func() error { return writeAtomic(dir, files, own, nil) }); err != nil {
+				if err := soon(t, func() error { return writeAtomic(dir, files, group, nil) }); err != nil {
 					t.Error(err)
 				}
 				for _, name := range []string{"a", "deep/a"} {
@@ -159,14 +159,14 @@ func TestWriterAgainstRace(t *testing.T) {
 		// It may fail, but never elsewhere.
 		_ = soon(t, func() error {
 			return writeAtomic(dir, map[string]file{"a": {data: text, mode: 0o777}, "b/c": {data: text, mode: 0o777}},
-				owner{uid: -1, gid: 4711}, nil)
+				4711, nil)
 		})
 	}
 	stop.Store(true)
 	<-ended
 	untouched("race")
 	if err := writeAtomic(dir, map[string]file{"a": {data: []byte("z"), mode: 0o600}},
-		owner{uid: -1, gid: -1}, nil); err != nil || read(t, dir, "a") != "z" {
+		noGroup, nil); err != nil || read(t, dir, "a") != "z" {
 		t.Errorf("after the race: %v", err)
 	}
 }

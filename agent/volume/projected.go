@@ -65,7 +65,7 @@ func (d projectedDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (t
 	if err != nil {
 		return time.Time{}, err
 	}
-	return b.renew, writeAtomic(v.Path, b.files, b.own, pointsIn(p, v.Volume.Name))
+	return b.renew, writeAtomic(v.Path, b.files, b.gid, pointsIn(p, v.Volume.Name))
 }
 
 // pointsIn finds where containers mount others of the pod's volumes within one.
@@ -109,7 +109,7 @@ func (d projectedDriver) Unmount(_ context.Context, v *Volume) error {
 
 // gather reads all that a volume shows.
 func (d projectedDriver) gather(ctx context.Context, p *corev1.Pod, v *corev1.Volume) (*bundle, error) {
-	b := &bundle{d: d, pod: p, files: map[string]file{}, own: owner{uid: -1, gid: -1}}
+	b := &bundle{d: d, pod: p, files: map[string]file{}, gid: noGroup}
 	var err error
 	switch {
 	case v.ConfigMap != nil:
@@ -137,7 +137,7 @@ type bundle struct {
 	d     projectedDriver
 	pod   *corev1.Pod
 	files map[string]file
-	own   owner
+	gid   int // of all files
 	renew time.Time
 }
 
@@ -161,7 +161,7 @@ func (b *bundle) group() {
 	if g == nil {
 		return
 	}
-	b.own.gid = int(*g)
+	b.gid = int(*g)
 	for name, f := range b.files {
 		f.mode |= 0o440
 		b.files[name] = f
@@ -180,7 +180,7 @@ func (b *bundle) configMap(ctx context.Context, s configSource) error {
 	for k, v := range cm.BinaryData {
 		data[k] = v
 	}
-	return b.keys(data, s, "configmap")
+	return b.keys(data, s, "configmap references non-existent config key")
 }
 
 func (b *bundle) secret(ctx context.Context, s configSource) error {
@@ -188,7 +188,7 @@ func (b *bundle) secret(ctx context.Context, s configSource) error {
 	if err != nil {
 		return optional(err, s.optional)
 	}
-	return b.keys(sec.Data, s, "secret")
+	return b.keys(sec.Data, s, "references non-existent secret key")
 }
 
 func optional(err error, opt *bool) error {
@@ -198,8 +198,9 @@ func optional(err error, opt *bool) error {
 	return err
 }
 
-// keys adds the keys of an object: all, or those that items name.
-func (b *bundle) keys(data map[string][]byte, s configSource, kind string) error {
+// keys adds the keys of an object: all, or those that items name. missing is what is told,
+// in upstream's words, of one that is not there.
+func (b *bundle) keys(data map[string][]byte, s configSource, missing string) error {
 	if len(s.items) == 0 {
 		for k, v := range data {
 			b.files[k] = file{data: v, mode: s.mode}
@@ -212,7 +213,7 @@ func (b *bundle) keys(data map[string][]byte, s configSource, kind string) error
 			if s.optional != nil && *s.optional {
 				continue
 			}
-			return fmt.Errorf("%s references non-existent %s key: %s", kind, kind, it.Key)
+			return fmt.Errorf("%s: %s", missing, it.Key)
 		}
 		mode := s.mode
 		if it.Mode != nil {
@@ -284,20 +285,21 @@ func (b *bundle) token(ctx context.Context, s *corev1.ServiceAccountTokenProject
 	if b.renew.IsZero() || renew.Before(b.renew) {
 		b.renew = renew
 	}
+	f := file{data: []byte(text), mode: mode}
 	if uid := commonUser(b.pod); uid >= 0 {
-		b.own.uid, mode = uid, 0o600
+		f.user, f.mode = uid, 0o600
 	} else if fsGroup(b.pod) != nil {
-		mode = 0o600
+		f.mode = 0o600
 	}
-	b.files[filepath.Clean(s.Path)] = file{data: []byte(text), mode: mode}
+	b.files[filepath.Clean(s.Path)] = f
 	return nil
 }
 
 // commonUser is the user of all containers, -1 when they differ or the image
 // decides.
 func commonUser(p *corev1.Pod) int {
-	uid := int64(-1)
-	one := func(c *corev1.Container) bool {
+	uid, common := int64(-1), true
+	record.EachContainer(p, func(c *corev1.Container) {
 		var u *int64
 		if p.Spec.SecurityContext != nil {
 			u = p.Spec.SecurityContext.RunAsUser
@@ -306,17 +308,13 @@ func commonUser(p *corev1.Pod) int {
 			u = c.SecurityContext.RunAsUser
 		}
 		if u == nil || uid >= 0 && *u != uid {
-			return false
+			common = false
+			return
 		}
 		uid = *u
-		return true
-	}
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			if !one(&list[i]) {
-				return -1
-			}
-		}
+	})
+	if !common {
+		return -1
 	}
 	return int(uid)
 }
