@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	storagehelper "k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
@@ -20,6 +21,10 @@ const (
 	defaultClass     = "storageclass.kubernetes.io/is-default-class"
 	betaDefaultClass = "storageclass.beta.kubernetes.io/is-default-class"
 )
+
+// preResize is how large a volume's file system is that was made larger itself, until a
+// node has made the file system larger, too.
+const preResize = "volume.alpha.kubernetes.io/pre-resize-capacity"
 
 // view is what the decision about a claim looks at.
 type view struct {
@@ -260,6 +265,9 @@ func claimStatus(c *corev1.PersistentVolumeClaim, phase corev1.PersistentVolumeC
 	// volume, and the class may be on its way to another.
 	if c.Status.Phase != phase {
 		s.Capacity = pv.Spec.Capacity
+		if size, err := resource.ParseQuantity(pv.Annotations[preResize]); err == nil {
+			s.Capacity = corev1.ResourceList{corev1.ResourceStorage: size}
+		}
 		if c.Status.Phase == corev1.ClaimPending {
 			s.CurrentVolumeAttributesClassName = pv.Spec.VolumeAttributesClassName
 		}

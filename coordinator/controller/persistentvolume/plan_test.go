@@ -229,3 +229,17 @@ func TestPlanVolume(t *testing.T) {
 		})
 	}
 }
+
+// TestSizeBeforeResize: a claim that is bound, to a volume that has grown before its file
+// system, shows the size of that: else no node would make it larger.
+func TestSizeBeforeResize(t *testing.T) {
+	for annotation, want := range map[string]string{"": "5Gi", "1Gi": "1Gi", "nonsense": "5Gi"} {
+		pv := &corev1.PersistentVolume{}
+		pv.Annotations = map[string]string{preResize: annotation}
+		pv.Spec.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("5Gi")}
+		got := claimStatus(&corev1.PersistentVolumeClaim{}, corev1.ClaimBound, pv).Capacity[corev1.ResourceStorage]
+		if got.String() != want {
+			t.Errorf("with %q: %s", annotation, got.String())
+		}
+	}
+}
