@@ -137,7 +137,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: serializer.NewCodecFactory(scheme), local: newLocalTransport(),
+	s := &Server{cfg: cfg, kinds: cfg.Kinds, codecs: newCodecs(scheme), local: newLocalTransport(),
 		discoveryDone: make(chan struct{})}
 	if s.enabled, err = newEnablement(cfg.Kinds, cfg.RuntimeConfig); err != nil {
 		return nil, err
@@ -171,6 +171,13 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// newCodecs encode lists object by object, as v1.36 does: the whole answer is never in memory,
+// however many clients read it, and however slowly.
+func newCodecs(scheme *runtime.Scheme) serializer.CodecFactory {
+	return serializer.NewCodecFactory(scheme,
+		serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
 }
 
 func buildStores(env *kind.Env, kinds []kind.Kind) (kind.Stores, error) {
