@@ -2,8 +2,10 @@
 # tests everything that this machine can. Both set up what they need.
 
 VERSION  ?= v1.36.3+shoal
+COMMIT   := $(shell git rev-parse HEAD 2>/dev/null)
 PKG      := github.com/shoal-project/shoal
 LDFLAGS  := -s -w -X k8s.io/component-base/version.gitVersion=$(VERSION) -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36 \
+	-X k8s.io/client-go/pkg/version.gitVersion=$(VERSION) -X k8s.io/client-go/pkg/version.gitCommit=$(COMMIT) \
 	-X $(PKG)/agent/node.Version=$(VERSION) -X $(PKG)/coordinator/apiserver.gitVersion=$(firstword $(subst +, ,$(VERSION)))
 GO       ?= go
 BINS     := bin/shoal bin/shoal-coordinator bin/shoal-agent bin/shoal-pause bin/shoal-hybrid bin/shoal-fence bin/shoal-tunnel bin/shoal-gateway bin/shoal-cni
@@ -57,7 +59,7 @@ kubectl: bin/kubectl ## build upstream's kubectl from its library
 
 # One module for both, with the product's versions: what it has compiled serves them.
 bin/kubectl: tests/clients/kubectl/main.go tests/clients/go.mod
-	cd tests/clients && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3" -o ../../$@ ./kubectl
+	cd tests/clients && $(GO) build -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v1.36.3 -X k8s.io/client-go/pkg/version.gitVersion=v1.36.3" -o ../../$@ ./kubectl
 
 helm: bin/helm ## build upstream's helm, for the tests
 
