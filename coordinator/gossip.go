@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/component-base/version"
 
 	"github.com/shoal-project/shoal/agent/gossip"
@@ -44,6 +46,7 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 		Join:          s.cfg.GossipJoin,
 		Deny:          pods,
 		Log:           s.log,
+		Nodes:         s.nodesInGossip(),
 		Meta:          gossip.Meta{Role: gossip.RoleCoordinator, API: "https://" + s.external(), Node: s.toldNode()},
 	}
 	if cfg.BindPort == 0 {
@@ -77,6 +80,40 @@ func (s *parts) buildGossip() (*gossip.Group, error) {
 	}
 	g.SetDigest(gossip.Digest{Version: version.Get().GitVersion})
 	return g, nil
+}
+
+// nodesInGossip tells where the Nodes are that take part in the gossip, as their certificate
+// shows. Addresses of the configuration may lead nowhere: it names a coordinator that is gone,
+// or the machine that this one was restored from.
+func (s *parts) nodesInGossip() func() map[string]netip.AddrPort {
+	nodes := s.api.Informers().Core().V1().Nodes().Lister()
+	return func() map[string]netip.AddrPort {
+		all, err := nodes.List(labels.Everything())
+		if err != nil {
+			return nil
+		}
+		out := map[string]netip.AddrPort{}
+		for _, n := range all {
+			if at, ok := gossipAddress(n); ok {
+				out[n.Name] = at
+			}
+		}
+		return out
+	}
+}
+
+// gossipAddress is where a Node's agent answers the gossip, unless its gossipPort is another.
+func gossipAddress(n *corev1.Node) (at netip.AddrPort, ok bool) {
+	if n.Annotations[gossip.CertificateAnnotation] == "" {
+		return at, false
+	}
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if a.Type == corev1.NodeInternalIP && err == nil && !ip.IsLoopback() {
+			return netip.AddrPortFrom(ip.Unmap(), gossip.DefaultPort), true
+		}
+	}
+	return at, false
 }
 
 // maxToldNode is the longest name of a Node that the gossip's metadata surely has room for.

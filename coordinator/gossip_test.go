@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/shoal-project/shoal/agent/gossip"
 	"github.com/shoal-project/shoal/coordinator/config"
 	"github.com/shoal-project/shoal/coordinator/pki"
@@ -50,5 +52,36 @@ func TestGrantsFollowEachOther(t *testing.T) {
 	full := parts{cfg: config.Config{DataDir: filepath.Join(t.TempDir(), "none")}, log: slog.New(slog.DiscardHandler)}
 	if _, err := full.grantOf("coordinator:a", id, ca, now); err != nil {
 		t.Errorf("where nothing can be written: %v", err)
+	}
+}
+
+// TestGossipAddresses: a Node is called at its address among the cluster's machines, if its
+// agent takes part in the gossip.
+func TestGossipAddresses(t *testing.T) {
+	node := func(certificate string, addresses ...corev1.NodeAddress) *corev1.Node {
+		n := &corev1.Node{Status: corev1.NodeStatus{Addresses: addresses}}
+		n.Annotations = map[string]string{gossip.CertificateAnnotation: certificate}
+		return n
+	}
+	name := corev1.NodeAddress{Type: corev1.NodeHostName, Address: "n"}
+	external := corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}
+	at := func(ip string) corev1.NodeAddress {
+		return corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip}
+	}
+	for _, c := range []struct {
+		node *corev1.Node
+		want string
+	}{
+		{node("certificate", name, external, at("192.0.2.1"), at("2001:db8::1")), "192.0.2.1:7946"},
+		{node("certificate", at("2001:db8::1")), "[2001:db8::1]:7946"},
+		{node("certificate", at("127.0.0.1")), ""},
+		{node("certificate", name), ""},
+		{node("certificate", at("none")), ""},
+		{node("", at("192.0.2.1")), ""},
+	} {
+		got, ok := gossipAddress(c.node)
+		if ok != (c.want != "") || ok && got.String() != c.want {
+			t.Errorf("%v: %v %v, want %q", c.node.Status.Addresses, got, ok, c.want)
+		}
 	}
 }

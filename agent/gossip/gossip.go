@@ -28,13 +28,16 @@ type Config struct {
 	BindPort      int      // 0: DefaultPort; -1: any free one
 	AdvertiseAddr string   // IP that others reach this member at; default: found from BindAddr
 	Join          []string // host or host:port of members to find the group by, tried for ever
-	Keys          *Keyring // shared by all members; nil: none
-	Trust         Trust    // whose grants count; needs Identity
-	Identity      *Identity
-	Grant         []byte         // of Identity; empty: SetGrant brings it, until then others do not hear this member
-	Deny          []netip.Prefix // sources that are not answered: pods
-	Meta          Meta
-	File          string // keeps the other nodes for the next start; empty: none are kept
+	// Nodes are members that the API knows, and where they should be, for who can ask it: those
+	// of whom nothing was ever heard are called as lost ones are. Nil: nobody can be asked.
+	Nodes    func() map[string]netip.AddrPort
+	Keys     *Keyring // shared by all members; nil: none
+	Trust    Trust    // whose grants count; needs Identity
+	Identity *Identity
+	Grant    []byte         // of Identity; empty: SetGrant brings it, until then others do not hear this member
+	Deny     []netip.Prefix // sources that are not answered: pods
+	Meta     Meta
+	File     string // keeps the other nodes for the next start; empty: none are kept
 	// Answer answers what a verified member asks (Group.Ask), at once; nil: nothing.
 	Answer func(member string, role Role, question []byte) []byte
 	Log    *slog.Logger
@@ -237,6 +240,9 @@ func (j *joiner) attempt(ctx context.Context, g *Group) time.Duration {
 	targets, others := j.targets(g)
 	if len(targets) == 0 && !others {
 		j.delay, j.failed = 0, false
+		if g.cfg.Nodes != nil {
+			return joinDelayMax // the API may know somebody new
+		}
 		return 0
 	}
 	failure := j.call(ctx, g, targets)
@@ -292,13 +298,18 @@ func (j *joiner) call(ctx context.Context, g *Group, targets []string) error {
 
 // targets lists join addresses that belong to no live member and never
 // answered since the last loss, and some of the members that died or were not heard
-// yet; where nobody is alive, also those that left. With others, members are lost whom
-// others call this time.
+// yet, or that only the API knows; where nobody is alive, also those that left. With
+// others, members are lost whom others call this time.
 func (j *joiner) targets(g *Group) (targets []string, others bool) {
 	up := map[string]bool{}
 	var lost, left []string
+	var nodes map[string]netip.AddrPort
+	if g.cfg.Nodes != nil {
+		nodes = g.cfg.Nodes()
+	}
 	g.mu.Lock()
 	for _, m := range g.members {
+		delete(nodes, m.Name)
 		switch {
 		case m.State.Up():
 			up[m.Addr.String()] = true
@@ -313,6 +324,9 @@ func (j *joiner) targets(g *Group) (targets []string, others bool) {
 		j.reach = map[string]bool{}
 	}
 	j.lost = len(lost)
+	for _, addr := range nodes {
+		lost = append(lost, addr.String())
+	}
 	for _, t := range g.cfg.Join {
 		if t = withPort(t); !up[t] && !j.reach[t] {
 			targets = append(targets, t)

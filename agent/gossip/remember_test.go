@@ -2,11 +2,13 @@ package gossip
 
 import (
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +57,50 @@ func TestPowerCut(t *testing.T) {
 		for _, i := range back {
 			f.wait("the last one is back", time.Minute, func() bool { return stateIn(all[i], "m4") == StateAlive })
 		}
+	})
+}
+
+// TestNodesThatTheAPIKnowsAreFound: who asks the API finds the nodes that it knows and has
+// never heard of, where no address of anybody's configuration leads to the group any more, as
+// after a power cut when the first coordinator is gone for good; and one that comes later.
+func TestNodesThatTheAPIKnowsAreFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		defer f.close()
+		to := func(addresses ...string) func(*Config) {
+			return func(c *Config) { c.Join = addresses }
+		}
+		nodes := map[string]netip.AddrPort{}
+		var mu sync.Mutex
+		knows := func(name, address string) {
+			mu.Lock()
+			defer mu.Unlock()
+			nodes[name] = netip.MustParseAddrPort(address)
+		}
+		coordinator := f.start(5, to("10.0.0.1"), func(c *Config) {
+			c.Nodes = func() map[string]netip.AddrPort {
+				mu.Lock()
+				defer mu.Unlock()
+				return maps.Clone(nodes)
+			}
+		})
+		a, b := f.start(1, to("10.0.0.1", "10.0.0.3")), f.start(2, to("10.0.0.1"))
+		f.wait("the nodes meet", time.Minute, func() bool { return stateIn(a, "m2") == StateAlive })
+		time.Sleep(time.Minute)
+		if s := stateIn(coordinator, "m1"); s != "unknown" {
+			t.Fatalf("nobody could tell of m1, which is %s", s)
+		}
+		knows("m1", "10.0.0.2:7946")
+		knows("m9", "10.0.0.10:7946") // is off
+		f.wait("all know each other", time.Minute, func() bool {
+			return stateIn(coordinator, "m1") == StateAlive && stateIn(coordinator, "m2") == StateAlive &&
+				stateIn(a, "m5") == StateAlive && stateIn(b, "m5") == StateAlive
+		})
+		alone := f.start(3, to("10.0.0.1"))
+		knows("m3", "10.0.0.4:7946")
+		f.wait("one that came later is found", 2*time.Minute, func() bool {
+			return stateIn(alone, "m1") == StateAlive && stateIn(b, "m3") == StateAlive
+		})
 	})
 }
 
