@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -185,21 +186,32 @@ func agree(cfg config.Config, file string, b members.Bundle) error {
 	if err != nil {
 		return err
 	}
-	return appendTo(file, old, add)
-}
-
-func appendTo(file string, old, add []byte) error {
+	text, err := appended(old, add, len(has)+len(want))
+	if err != nil {
+		return fmt.Errorf("write configuration %s: %w", file, err)
+	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
-	if n := len(old); n > 0 && old[n-1] != '\n' {
-		old = append(old, '\n')
-	}
-	text := append(old, "# As at the cluster's other coordinators.\n"...)
-	if err := os.WriteFile(file, append(text, add...), 0o644); err != nil {
+	if err := os.WriteFile(file, text, 0o644); err != nil {
 		return fmt.Errorf("write configuration: %w", err)
 	}
 	return nil
+}
+
+// appended is a file with further fields at its end, of which it has so many then. What
+// follows a map in braces or the end of a document is read by nobody.
+func appended(old, add []byte, fields int) ([]byte, error) {
+	text := slices.Clone(old)
+	if n := len(text); n > 0 && text[n-1] != '\n' {
+		text = append(text, '\n')
+	}
+	text = append(append(text, "# As at the cluster's other coordinators.\n"...), add...)
+	has := map[string]any{}
+	if err := yaml.Unmarshal(text, &has); err != nil || len(has) != fields {
+		return nil, fmt.Errorf("nothing can be added at its end; write these fields into it and join again:\n%s", add)
+	}
+	return text, nil
 }
 
 // giveToService gives what root has written to the user whose the directory is: the
