@@ -43,27 +43,31 @@ func (t Tracking) setIn(dir, buckets string) error {
 	if t.Liberal {
 		errs = append(errs, setting(filepath.Join(dir, "nf_conntrack_tcp_be_liberal"), 1, false))
 	}
-	if t.Flows > 0 {
-		// As kube-proxy: four flows a bucket. What an administrator or the kernel of a large
-		// machine has beyond that stays, unlike there.
-		errs = append(errs, setting(filepath.Join(dir, "nf_conntrack_max"), t.Flows, true),
-			setting(buckets, t.Flows/4, true))
+	most := filepath.Join(dir, "nf_conntrack_max")
+	// What an administrator or the kernel of a large machine has beyond that stays, unlike
+	// with kube-proxy.
+	if has, err := number(most); t.Flows > 0 && (err != nil || has < t.Flows) {
+		errs = append(errs, setting(most, t.Flows, true), setting(buckets, t.Flows/4, true)) // as kube-proxy
 	}
 	return errors.Join(errs...)
 }
 
 // setting writes a number that is not there yet, or, to raise it, one that is less.
 func setting(file string, want int, raise bool) error {
-	text, err := os.ReadFile(file)
-	if err == nil {
-		old, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err == nil && (old == want || raise && old > want) {
-			return nil
-		}
+	old, err := number(file)
+	if err == nil && old != want && (!raise || old < want) {
 		err = os.WriteFile(file, []byte(strconv.Itoa(want)), 0o644)
 	}
 	if err != nil {
 		return fmt.Errorf("set how flows are remembered: %w", err)
 	}
 	return nil
+}
+
+func number(file string) (int, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
 }

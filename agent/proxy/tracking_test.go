@@ -49,6 +49,14 @@ func TestTracking(t *testing.T) {
 			}
 		}
 	}
+	// In a container there may be no parameters of modules.
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nf_conntrack_max"), []byte("262144\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Tracking{Flows: 131072}).setIn(dir, filepath.Join(dir, "none")); err != nil {
+		t.Error(err)
+	}
 	err := Tracking{Flows: 1, UDP: time.Second}.setIn(t.TempDir(), "/none")
 	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_max") || !strings.Contains(err.Error(), "udp_timeout") {
 		t.Errorf("where nothing is there: %v", err)
