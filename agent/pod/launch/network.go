@@ -160,7 +160,8 @@ func (f *SandboxFacts) warn(message string) {
 func (f *SandboxFacts) dnsPolicy() corev1.DNSPolicy {
 	policy := f.Pod.Spec.DNSPolicy
 	switch {
-	case policy == "", policy == corev1.DNSClusterFirst && (f.Pod.Spec.HostNetwork || len(f.Host.ClusterDNS) == 0):
+	case policy == "", policy == corev1.DNSClusterFirst && f.Pod.Spec.HostNetwork,
+		policy != corev1.DNSNone && len(f.Host.ClusterDNS) == 0:
 		return corev1.DNSDefault
 	}
 	return policy

@@ -37,6 +37,14 @@ func TestResolverLimits(t *testing.T) {
 			t.Errorf("%.40q: %v, told %d times, %v", c.resolver, got, told, err)
 		}
 	}
+	host.ClusterDNS = nil
+	for _, policy := range []corev1.DNSPolicy{corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet} {
+		f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: policy}},
+			NodeResolver: func() ([]byte, error) { return []byte("nameserver 1\n"), nil }}
+		if got, err := f.resolver(); err != nil || !slices.Equal(got.Servers, []string{"1"}) || got.Searches != nil {
+			t.Errorf("%s without a server of the cluster: %v, %v", policy, got, err)
+		}
+	}
 	f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault}},
 		NodeResolver: func() ([]byte, error) {
 			return []byte("options ndots:1 edns0\noptions ndots:2\n"), nil
