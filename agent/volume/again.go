@@ -80,6 +80,29 @@ func (m *Manager) isLost(v *Volume, wasMounted bool) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
+// stands tells whether a volume was made, and is still mounted: its files are the pod's
+// since then.
+func (v *Volume) stands(m mounter) (bool, error) {
+	if !v.mounted {
+		return false, nil
+	}
+	return m.Mounted(v.Path)
+}
+
+// usedByOthers tells whether other pods of the node have a volume already.
+func (m *Manager) usedByOthers(v *Volume) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.pods {
+		for _, o := range e.volumes {
+			if o.key() != v.key() && o.ofNode() && o.mounted && o.device() == v.device() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // noteMounted keeps in mind whether a volume that was just made is a mount of its own.
 func (m *Manager) noteMounted(v *Volume) {
 	is := false

@@ -79,6 +79,7 @@ type csiDriver struct {
 	objects    Objects
 	tokens     Tokens
 	mounts     mounter
+	boot       string // Manager.Boot
 	log        *slog.Logger
 }
 
@@ -276,7 +277,9 @@ func (d csiDriver) publish(ctx context.Context, p *corev1.Pod, v *Volume) error 
 		}
 		return err
 	}
-	if group := fsGroup(p); group != nil && !can.MountsForGroup && v.givenToGroup(src) && !v.CSI.published {
+	// Once: containers may set other rights afterwards.
+	given := v.CSI.published || d.boot != "" && v.CSI.Boot == d.boot
+	if group := fsGroup(p); group != nil && !can.MountsForGroup && v.givenToGroup(src) && !given {
 		if err := own(v.Path, int(*group), changePolicy(p), d.log); err != nil {
 			return fmt.Errorf("applyFSGroup failed for vol %s: %w", v.handle(), err)
 		}

@@ -267,8 +267,12 @@ func (d diskDriver) ready(ctx context.Context, v *Volume) (device string, err er
 	return device, d.users.take(v)
 }
 
-// Mount implements driver. The volume is given to the pod's group.
+// Mount implements driver. The volume is given to the pod's group, once: containers may
+// set other rights afterwards.
 func (d diskDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
+	if is, err := v.stands(d.mounts); is || err != nil {
+		return time.Time{}, err
+	}
 	if err := os.MkdirAll(v.Path, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return time.Time{}, err
 	}

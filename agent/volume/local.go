@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -20,7 +21,10 @@ type localDriver struct {
 	fixed
 	root   string // the kubelet's root directory
 	mounts mounter
-	log    *slog.Logger
+	// used tells whether other pods have a volume, tell writes an event of a pod.
+	used func(v *Volume) bool
+	tell func(p *corev1.Pod, kind, reason, format string, args ...any)
+	log  *slog.Logger
 }
 
 // Supports implements driver.
@@ -64,8 +68,12 @@ func (d localDriver) Stage(ctx context.Context, v *Volume) error {
 	return nil
 }
 
-// Mount implements driver. The volume is given to the pod's group.
+// Mount implements driver. The volume is given to the group of the first pod that has it
+// here, once: containers may set other rights afterwards.
 func (d localDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.Time, error) {
+	if is, err := v.stands(d.mounts); is || err != nil {
+		return time.Time{}, err
+	}
 	source := v.Persistent.Spec.Local.Path
 	st, err := os.Stat(source)
 	if err != nil {
@@ -82,8 +90,17 @@ func (d localDriver) Mount(ctx context.Context, p *corev1.Pod, v *Volume) (time.
 	if err := d.mounts.Mount(ctx, "none", source, v.Path, options); err != nil {
 		return time.Time{}, err
 	}
-	if group := fsGroup(p); group != nil && !readOnly {
+	group := fsGroup(p)
+	switch {
+	case group == nil || readOnly:
+		return time.Time{}, nil
+	case !d.used(v):
 		return time.Time{}, own(v.Path, int(*group), changePolicy(p), d.log)
+	}
+	var dir unix.Stat_t
+	if err := unix.Stat(v.Path, &dir); err == nil && int64(dir.Gid) != *group {
+		d.tell(p, corev1.EventTypeWarning, "AlreadyMountedVolume", "The requested fsGroup is %d, but the volume %s has "+
+			"GID %d. The volume may not be shareable.", *group, v.Persistent.Name, dir.Gid)
 	}
 	return time.Time{}, nil
 }

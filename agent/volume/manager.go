@@ -305,9 +305,12 @@ func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 		if (isClaim(v) || v.CSI != nil) && !used(e.pod, v.Name) {
 			continue // as upstream: nobody sees it
 		}
-		mount := m.mount
+		mount, old := m.mount, m.recorded(e.pod.UID, v.Name)
+		if how == resuming && old != nil {
+			m.noteMounted(old)
+		}
 		// What an earlier agent had a storage driver mount is there.
-		if old := m.recorded(e.pod.UID, v.Name); refresh || how == resuming && old != nil && old.ofStorageDriver() {
+		if refresh || how == resuming && old != nil && old.ofStorageDriver() {
 			mount = m.remount
 		}
 		begin := time.Now()

@@ -42,7 +42,7 @@ func (m *Manager) table() []row {
 	}
 	mounts := m.mounter()
 	storage := csiDriver{root: m.RootDir, node: m.NodeName, drivers: m.storageDrivers(), objects: m.Objects,
-		tokens: m.Tokens, mounts: mounts, log: m.Log}
+		tokens: m.Tokens, mounts: mounts, boot: m.Boot, log: m.Log}
 	iscsi := diskDriver{plugin: "iscsi", users: m, mounts: mounts, log: m.Log,
 		finder: iscsiFinder{diskNode: m.diskNode(), users: m, objects: m.Objects}}
 	projected := projectedDriver{objects: m.Objects, tokens: m.Tokens, facts: m.Facts, mounts: mounts}
@@ -51,7 +51,8 @@ func (m *Manager) table() []row {
 		{name: emptyDirRow, driver: emptyDirDriver{mounts: mounts, quotas: m.Quotas, memory: m.Memory, log: m.Log}},
 		{name: "hostPath", driver: hostPathDriver{}, claims: true},
 		{name: projectedRow, driver: projected},
-		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts, log: m.Log}, claims: true},
+		{name: "local", driver: localDriver{root: m.RootDir, mounts: mounts, used: m.usedByOthers, tell: m.tell,
+			log: m.Log}, claims: true},
 		{name: nfsRow, driver: nfsDriver{mounts: mounts}, claims: true},
 		{name: "iscsi", driver: iscsi, claims: true},
 		{name: "fc", driver: fc, claims: true},
