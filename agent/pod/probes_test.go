@@ -10,7 +10,8 @@ import (
 // TestProbeCommand: a probe's command has the values of the container's variables, as far as
 // its spec tells them.
 func TestProbeCommand(t *testing.T) {
-	c := &corev1.Container{Env: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)"}, {Name: "A", Value: "2"},
+	c := &corev1.Container{Env: []corev1.EnvVar{
+		{Name: "A", Value: "1"}, {Name: "B", Value: "$(A)"}, {Name: "A", Value: "2"},
 		{Name: "F", ValueFrom: &corev1.EnvVarSource{}}}}
 	p := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
 		Command: []string{"sh", "-$(A)-$(B)-$(F)-$(NONE)-$$(A)-$A"}}}}

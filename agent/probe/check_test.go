@@ -33,7 +33,8 @@ func TestHookRequest(t *testing.T) {
 			{Name: "Host", Value: "h"}}, `h ["me"] ["text/plain"] /x?y=1`, false},
 		{"HTTPS", []corev1.HTTPHeader{{Name: "User-Agent"}, {Name: "Accept"}}, at.String() + ` [] [] /x?y=1`, true},
 	} {
-		h := &corev1.HTTPGetAction{Path: "/x?y=1", Port: intstr.FromInt(int(at.Port())), Scheme: c.scheme, HTTPHeaders: c.headers}
+		h := &corev1.HTTPGetAction{Path: "/x?y=1", Port: intstr.FromInt(int(at.Port())), Scheme: c.scheme,
+			HTTPHeaders: c.headers}
 		plain, err := Get(t.Context(), &corev1.Container{}, h, at.Addr().String())
 		if err != nil || got != c.want || (plain == at.String()) != c.plain {
 			t.Errorf("%s, %q, %v, want %s", got, plain, err, c.want)

@@ -108,10 +108,11 @@ func TestGroupOfVolume(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Name: "pv", Annotations: map[string]string{annotationGroup: value}},
 			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{
 				HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}}}}
-		m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t), Claims: oneVolume{pv}, Log: slog.New(slog.DiscardHandler)}
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{
-			{Name: "v", VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+		m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t), Claims: oneVolume{pv},
+			Log: slog.New(slog.DiscardHandler)}
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
 		if err := m.Ensure(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

@@ -33,7 +33,8 @@ func TestResolverLimits(t *testing.T) {
 		f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault}},
 			NodeResolver: func() ([]byte, error) { return []byte(c.resolver), nil }, Warn: func(string) { told++ }}
 		got, err := f.resolver()
-		if err != nil || !slices.Equal(got.Servers, c.servers) || !slices.Equal(got.Searches, c.searches) || told != c.told {
+		if err != nil || !slices.Equal(got.Servers, c.servers) || !slices.Equal(got.Searches, c.searches) ||
+			told != c.told {
 			t.Errorf("%.40q: %v, told %d times, %v", c.resolver, got, told, err)
 		}
 	}
