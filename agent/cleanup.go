@@ -26,6 +26,7 @@ import (
 	"github.com/shoal-project/shoal/agent/gateway"
 	"github.com/shoal-project/shoal/agent/hollow"
 	"github.com/shoal-project/shoal/agent/host"
+	"github.com/shoal-project/shoal/agent/logind"
 	"github.com/shoal-project/shoal/agent/metrics"
 	"github.com/shoal-project/shoal/agent/network"
 	"github.com/shoal-project/shoal/agent/node"
@@ -79,8 +80,10 @@ func cleanup(ctx context.Context, cfg *config.Config, o cleanupOptions, log *slo
 	} else {
 		errs = append(errs, tree(cfg).RemoveEmpty())
 	}
-	if err := os.Remove(spareKey(cfg)); !errors.Is(err, fs.ErrNotExist) {
-		errs = append(errs, err)
+	for _, file := range []string{spareKey(cfg), logind.DropIn} {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	errs = append(errs, endKeepers(cfg), gateway.End(gatewayDir(cfg)), volume.UnmountUnder(filepath.Join(cfg.RootDir, "pods")))
 	disks := volume.Manager{RootDir: cfg.RootDir, Records: kept.volumes, Log: log}

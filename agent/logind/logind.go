@@ -2,11 +2,14 @@ package logind
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -41,6 +44,50 @@ func (c *Client) MaxDelay() (time.Duration, error) {
 		return 0, fmt.Errorf("ask logind: InhibitDelayMaxUSec is %s", v.Signature())
 	}
 	return time.Duration(us) * time.Microsecond, nil
+}
+
+// DropIn is what RaiseDelay writes: it is gone with the next start of the machine, and
+// files of /etc count before it.
+const DropIn = "/run/systemd/logind.conf.d/99-shoal-agent.conf"
+
+// RaiseDelay has logind let a shutdown wait for as long as limit, in whole seconds, from now
+// until the machine's next start. It returns once logind does, or ctx ends.
+func (c *Client) RaiseDelay(ctx context.Context, limit time.Duration) error {
+	// What a package has installed since logind began may be enough.
+	if err := c.reload(ctx, limit); err == nil {
+		return nil
+	}
+	text := fmt.Sprintf("# Of shoal-agent: as long as its pods have.\n[Login]\nInhibitDelayMaxSec=%d\n", seconds(limit))
+	if err := os.MkdirAll(filepath.Dir(DropIn), 0o755); err != nil {
+		return fmt.Errorf("tell logind: %w", err)
+	}
+	if err := os.WriteFile(DropIn, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("tell logind: %w", err)
+	}
+	return c.reload(ctx, limit)
+}
+
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+
+// reload has logind read its files, which it does in its own time, and waits for limit.
+func (c *Client) reload(ctx context.Context, limit time.Duration) error {
+	const systemd = "org.freedesktop.systemd1"
+	err := c.conn.Object(systemd, "/org/freedesktop/systemd1").CallWithContext(ctx, systemd+".Manager.KillUnit", 0,
+		"systemd-logind.service", "main", int32(unix.SIGHUP)).Err
+	if err != nil {
+		return fmt.Errorf("have logind read its files: %w", err)
+	}
+	for range 20 {
+		if has, err := c.MaxDelay(); err == nil && has >= limit {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return errors.New("logind read its files, and has another limit of them")
 }
 
 // Inhibit delays shutdowns until the file is closed.

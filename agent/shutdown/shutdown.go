@@ -31,6 +31,8 @@ type Bus interface {
 	Delay() (io.Closer, error)
 	// MaxDelay is how long a shutdown waits at most.
 	MaxDelay() (time.Duration, error)
+	// RaiseDelay has shutdowns wait for as long as limit.
+	RaiseDelay(ctx context.Context, limit time.Duration) error
 	Close() error
 }
 
@@ -107,7 +109,6 @@ func (m *Manager) listen(ctx context.Context) error {
 		return err
 	}
 	defer bus.Close()
-	m.compare(bus)
 	signals, err := bus.Shutdowns(ctx)
 	if err != nil {
 		return err
@@ -117,6 +118,7 @@ func (m *Manager) listen(ctx context.Context) error {
 		return err
 	}
 	defer func() { delay.Close() }()
+	m.compare(ctx, bus)
 	for begins := range signals {
 		m.Leaving(begins)
 		if begins {
@@ -133,15 +135,19 @@ func (m *Manager) listen(ctx context.Context) error {
 	return nil
 }
 
-// compare warns once when the machine does not wait for as long as pods have.
-func (m *Manager) compare(bus Bus) {
+// compare has the machine wait for as long as pods have. It warns once when it does not.
+func (m *Manager) compare(ctx context.Context, bus Bus) {
 	limit, err := bus.MaxDelay()
-	if err != nil || limit >= Total(m.Periods) || m.warned {
+	if err != nil || limit >= Total(m.Periods) {
+		return
+	}
+	err = bus.RaiseDelay(ctx, Total(m.Periods))
+	if err == nil || m.warned || ctx.Err() != nil {
 		return
 	}
 	m.warned = true
 	m.Log.Warn("logind lets a shutdown wait for less than the pods' time: raise InhibitDelayMaxSec in logind.conf",
-		"inhibitDelayMaxSec", limit, "pods", Total(m.Periods))
+		"inhibitDelayMaxSec", limit, "pods", Total(m.Periods), "err", err)
 }
 
 func (m *Manager) endAll(ctx context.Context) {

@@ -1,6 +1,7 @@
 package shutdown
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,14 +22,43 @@ import (
 type bus struct {
 	signals                 chan bool
 	taken, released, closed int
+	limit                   time.Duration // 0: long enough for every period
+	raised                  []time.Duration
+	refuses                 error
 }
 
 func (b *bus) Shutdowns(context.Context) (<-chan bool, error) { return b.signals, nil }
 func (b *bus) Delay() (io.Closer, error)                      { b.taken++; return lock{b}, nil }
 func (b *bus) Close() error                                   { b.closed++; return nil }
 
-// MaxDelay is long enough for every period.
-func (b *bus) MaxDelay() (time.Duration, error) { return time.Hour, nil }
+func (b *bus) MaxDelay() (time.Duration, error) { return cmp.Or(b.limit, time.Hour), nil }
+
+func (b *bus) RaiseDelay(_ context.Context, limit time.Duration) error {
+	b.raised = append(b.raised, limit)
+	return b.refuses
+}
+
+// TestRaise: the machine is to wait for as long as pods have; where it cannot be had, that is
+// told once.
+func TestRaise(t *testing.T) {
+	for _, c := range []struct {
+		limit   time.Duration
+		refuses error
+		raised  int
+		told    int
+	}{{0, nil, 0, 0}, {30 * time.Second, nil, 0, 0}, {5 * time.Second, nil, 2, 0}, {5 * time.Second, errors.New("no"), 2, 1}} {
+		var text strings.Builder
+		m := &Manager{Periods: Periods(30*time.Second, 10*time.Second), Log: slog.New(slog.NewTextHandler(&text, nil))}
+		b := &bus{limit: c.limit, refuses: c.refuses}
+		for range 2 {
+			m.compare(t.Context(), b)
+		}
+		if len(b.raised) != c.raised || c.raised > 0 && b.raised[0] != 30*time.Second ||
+			strings.Count(text.String(), "raise InhibitDelayMaxSec") != c.told {
+			t.Errorf("%v, %v: raised to %v, told %q", c.limit, c.refuses, b.raised, text.String())
+		}
+	}
+}
 
 type lock struct{ b *bus }
 

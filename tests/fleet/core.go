@@ -144,12 +144,16 @@ func (r *rig) upgradesAround(ctx context.Context, first, m *container) {
 	})
 }
 
-// tellsJournal: what the agent logged is read through the API, where the node shows it.
+// tellsJournal: what the agent logged is read through the API, where the node shows it; and a
+// shutdown is to wait for its pods, though logind began before the packages told it so.
 func (r *rig) tellsJournal(ctx context.Context, first, m *container) {
 	r.step(ctx, "a node's journal is read through the API", func(ctx context.Context) (string, error) {
 		began := time.Now().Add(-time.Second)
-		said, err := m.sh(ctx, "printf 'enableSystemLogQuery: true\n' >>/etc/shoal/agent.yaml\n"+
-			"systemctl restart shoal-agent")
+		said, err := m.sh(ctx, inOrder+`printf 'enableSystemLogQuery: true\n' >>/etc/shoal/agent.yaml
+systemctl restart shoal-agent
+until_ 30 sh -c 'systemd-inhibit --list --no-legend | grep kubelet' >/dev/null
+busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec |
+	grep -x 't 60000000'`)
 		if err != nil {
 			return said, err
 		}
@@ -167,8 +171,7 @@ func (r *rig) powersOff(ctx context.Context, first, m *container) {
 	name := nodeName(m)
 	r.step(ctx, "systemctl poweroff ends the pods first", func(ctx context.Context) (string, error) {
 		began := time.Now()
-		_, err := m.sh(ctx, inOrder+"systemctl restart shoal-agent; until_ 30 sh -c 'systemd-inhibit --list --no-legend | grep kubelet'\n"+
-			"systemctl poweroff")
+		_, err := m.sh(ctx, "systemctl poweroff")
 		if err != nil {
 			return "", err
 		}
