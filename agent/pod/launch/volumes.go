@@ -48,8 +48,10 @@ func (c *container) mount(i int) (*criv1.Mount, error) {
 		}
 		if v.Image != nil {
 			out.Image = &criv1.ImageSpec{Image: v.Image.Reference, UserSpecifiedImage: v.Image.Reference}
-			out.ImageSubPath, out.Readonly = m.SubPath, true
-			return out, nil
+			var err error
+			out.ImageSubPath, err = c.subPath(m)
+			out.Readonly = true
+			return out, err
 		}
 	}
 	out.SelinuxRelabel = c.Host.SELinux && c.Relabel(m.Name)
