@@ -46,7 +46,10 @@ func TestRaise(t *testing.T) {
 		refuses error
 		raised  int
 		told    int
-	}{{0, nil, 0, 0}, {30 * time.Second, nil, 0, 0}, {5 * time.Second, nil, 2, 0}, {5 * time.Second, errors.New("no"), 2, 1}} {
+	}{
+		{0, nil, 0, 0}, {30 * time.Second, nil, 0, 0},
+		{5 * time.Second, nil, 2, 0}, {5 * time.Second, errors.New("no"), 2, 1},
+	} {
 		var text strings.Builder
 		m := &Manager{Periods: Periods(30*time.Second, 10*time.Second), Log: slog.New(slog.NewTextHandler(&text, nil))}
 		b := &bus{limit: c.limit, refuses: c.refuses}
