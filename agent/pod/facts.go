@@ -137,7 +137,9 @@ func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32) (*criv1.PodSandbo
 	return m.sandboxConfigWith(p, attempt, nil)
 }
 
-func (m *Manager) sandboxConfigWith(p *corev1.Pod, attempt uint32, warn func(string)) (*criv1.PodSandboxConfig, error) {
+// sandboxConfigWith tells warn of what the pod does not get.
+func (m *Manager) sandboxConfigWith(p *corev1.Pod, attempt uint32, warn func(reason, message string)) (
+	*criv1.PodSandboxConfig, error) {
 	users, err := m.usersOf(p)
 	if err != nil {
 		return nil, err

@@ -89,8 +89,8 @@ type SandboxFacts struct {
 	Users Users
 	// NodeResolver is the node's own resolver configuration.
 	NodeResolver func() ([]byte, error)
-	// Warn is told what of the resolver's configuration is dropped; nil: nobody is.
-	Warn func(message string)
+	// Warn is told, for an event, where the pod's resolver is not what it asks for; nil: nobody is.
+	Warn func(reason, message string)
 }
 
 // Host is what pods take from the node they run on.

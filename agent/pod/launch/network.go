@@ -88,7 +88,11 @@ func (h *Host) kernelHostname(p *corev1.Pod) (string, error) {
 // resolver is the pod's resolver configuration (dnsPolicy, dnsConfig).
 func (f *SandboxFacts) resolver() (*criv1.DNSConfig, error) {
 	out := &criv1.DNSConfig{}
-	policy := f.dnsPolicy()
+	policy, wanted := f.dnsPolicy(), f.Pod.Spec.DNSPolicy
+	if policy != wanted && wanted != "" && !(wanted == corev1.DNSClusterFirst && f.Pod.Spec.HostNetwork) {
+		f.warn("MissingClusterDNS", fmt.Sprintf("the node has no address of a cluster DNS (clusterDNS) for the policy %q. "+
+			"Falling back to %q policy.", wanted, policy))
+	}
 	if policy != corev1.DNSNone {
 		data, err := f.NodeResolver()
 		if err != nil {
@@ -129,7 +133,7 @@ const (
 func (f *SandboxFacts) limit(c *criv1.DNSConfig) {
 	if len(c.Servers) > maxServers {
 		c.Servers = c.Servers[:maxServers]
-		f.warn("Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: " +
+		f.warn("DNSConfigForming", "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: "+
 			strings.Join(c.Servers, " "))
 	}
 	var list []string
@@ -145,14 +149,14 @@ func (f *SandboxFacts) limit(c *criv1.DNSConfig) {
 	}
 	if len(list) < len(c.Searches) {
 		c.Searches = list
-		f.warn("Search Line limits were exceeded, some search paths have been omitted, the applied search line is: " +
+		f.warn("DNSConfigForming", "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: "+
 			strings.Join(list, " "))
 	}
 }
 
-func (f *SandboxFacts) warn(message string) {
+func (f *SandboxFacts) warn(reason, message string) {
 	if f.Warn != nil {
-		f.Warn(message)
+		f.Warn(reason, message)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestResolverLimits(t *testing.T) {
 	} {
 		told := 0
 		f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault}},
-			NodeResolver: func() ([]byte, error) { return []byte(c.resolver), nil }, Warn: func(string) { told++ }}
+			NodeResolver: func() ([]byte, error) { return []byte(c.resolver), nil }, Warn: func(string, string) { told++ }}
 		got, err := f.resolver()
 		if err != nil || !slices.Equal(got.Servers, c.servers) || !slices.Equal(got.Searches, c.searches) ||
 			told != c.told {
@@ -39,11 +39,21 @@ func TestResolverLimits(t *testing.T) {
 		}
 	}
 	host.ClusterDNS = nil
-	for _, policy := range []corev1.DNSPolicy{corev1.DNSClusterFirst, corev1.DNSClusterFirstWithHostNet} {
-		f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: policy}},
+	for _, c := range []struct {
+		policy      corev1.DNSPolicy
+		hostNetwork bool
+		told        string
+	}{
+		{corev1.DNSClusterFirst, false, "MissingClusterDNS"}, {corev1.DNSClusterFirst, true, ""},
+		{corev1.DNSClusterFirstWithHostNet, true, "MissingClusterDNS"}, {corev1.DNSDefault, false, ""},
+	} {
+		told := ""
+		f := &SandboxFacts{Host: &host, Warn: func(reason, _ string) { told += reason },
+			Pod:          &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: c.policy, HostNetwork: c.hostNetwork}},
 			NodeResolver: func() ([]byte, error) { return []byte("nameserver 1\n"), nil }}
-		if got, err := f.resolver(); err != nil || !slices.Equal(got.Servers, []string{"1"}) || got.Searches != nil {
-			t.Errorf("%s without a server of the cluster: %v, %v", policy, got, err)
+		got, err := f.resolver()
+		if err != nil || !slices.Equal(got.Servers, []string{"1"}) || got.Searches != nil || told != c.told {
+			t.Errorf("%s without a server of the cluster: %v, %v, told %q", c.policy, got, err, told)
 		}
 	}
 	f := &SandboxFacts{Host: &host, Pod: &corev1.Pod{Spec: corev1.PodSpec{DNSPolicy: corev1.DNSDefault}},

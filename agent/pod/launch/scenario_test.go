@@ -128,7 +128,7 @@ func read(t *testing.T, scenario string) (*Facts, *SandboxFacts) {
 		}
 	}
 	return w.facts(p), &SandboxFacts{Host: &w.Host, Pod: p, Attempt: w.Attempt, Users: w.Users,
-		NodeResolver: func() ([]byte, error) { return []byte(w.Resolver), nil }, Warn: func(string) {}}
+		NodeResolver: func() ([]byte, error) { return []byte(w.Resolver), nil }, Warn: func(string, string) {}}
 }
 
 // testHost is the node of all scenarios.
