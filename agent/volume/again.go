@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +21,13 @@ type stagingDriver interface {
 }
 
 // Again makes a pod's volumes again of which the node lost one since they were made: who
-// unmounted it, or removed its directory, was not this agent. It is called before a
+// unmounted it, or removed its directory, was not this agent. It also makes one that no
+// container had before, as that of a debugger may. It is called before a
 // container starts, which would write beside its volume, to the node's own disk.
 // Containers that run keep what they have.
 func (m *Manager) Again(ctx context.Context, p *corev1.Pod) error {
 	lost := m.lost(p.UID)
-	if len(lost) == 0 {
+	if len(lost) == 0 && !m.lacks(p) {
 		return nil
 	}
 	e := m.entry(p)
@@ -45,6 +47,18 @@ func (m *Manager) Again(ctx context.Context, p *corev1.Pod) error {
 		}
 	}
 	return m.Ensure(ctx, p)
+}
+
+// lacks tells whether a container has a volume that was not made with the others, as none
+// had it then.
+func (m *Manager) lacks(p *corev1.Pod) bool {
+	m.mu.Lock()
+	e := m.pods[p.UID]
+	made := e != nil && e.made
+	m.mu.Unlock()
+	return made && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return used(p, v.Name) && m.recorded(p.UID, v.Name) == nil
+	})
 }
 
 // lost are the pod's volumes that were made and are not there any more.

@@ -71,6 +71,7 @@ func TestHugePages(t *testing.T) {
 	p := asking("2Mi")
 	p.Spec.Volumes = []corev1.Volume{{Name: "huge", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumHugePages}}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "huge", MountPath: "/huge"}}
 	for range 2 { // repeatable
 		if err := m.Ensure(t.Context(), p); err != nil {
 			t.Fatal(err)

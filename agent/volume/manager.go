@@ -302,8 +302,8 @@ func (m *Manager) write(ctx context.Context, e *entry, how mode) error {
 	refresh := how == refreshing
 	for i := range e.pod.Spec.Volumes {
 		v := &e.pod.Spec.Volumes[i]
-		if (isClaim(v) || v.CSI != nil) && !used(e.pod, v.Name) {
-			continue // as upstream: nobody sees it
+		if !used(e.pod, v.Name) {
+			continue // as upstream: nobody sees it, so that nothing has to be there for it
 		}
 		mount, old := m.mount, m.recorded(e.pod.UID, v.Name)
 		if how == resuming && old != nil {

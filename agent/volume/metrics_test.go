@@ -29,7 +29,8 @@ func TestVolumesAreCounted(t *testing.T) {
 	}
 	claim := &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}, Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}},
+		Containers: []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{
+			{Name: "v", MountPath: "/v"}, {Name: "scratch", MountPath: "/s"}, {Name: "lost", MountPath: "/l"}}}},
 		Volumes: []corev1.Volume{
 			{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}},
 			{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
