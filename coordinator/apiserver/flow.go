@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -66,11 +67,12 @@ func (f flow) wrap(h http.Handler, c *genericapiserver.Config) http.Handler {
 }
 
 const (
-	// weighed is the size that every object is said to have, in bytes: the library counts a
-	// seat for each 100,000 bytes that a list holds in memory, so that it is one for each
-	// 5,000 objects, up to ten. Lists come from the watch cache, which holds the objects
-	// anyway; what a list adds is a few hundred bytes for each.
-	weighed = 20
+	// The library counts a seat for each 100,000 bytes that a list holds in memory, up to ten.
+	// Lists come from the watch cache, which holds the objects anyway, and are encoded object
+	// by object: what a list adds is a few hundred bytes for each, and the work. So an object
+	// weighs a hundredth of its size, and weighed bytes at least: a seat is 5,000 objects or
+	// 10 MB.
+	weighed, sizePart = 20, 100
 	// counted is how long a count is believed, countWait how long it may take.
 	counted, countWait = 30 * time.Second, time.Second
 )
@@ -80,7 +82,7 @@ const (
 // the machine. They are counted when somebody lists: upstream counts each minute, also while
 // nobody asks.
 type counts struct {
-	count func(context.Context, schema.GroupResource) (n int64, known bool, err error)
+	count func(context.Context, schema.GroupResource) (n, size int64, known bool, err error)
 
 	mu   sync.Mutex
 	last map[string]*counting
@@ -104,9 +106,9 @@ func (c *counts) stats(resource string) (storage.Stats, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countWait)
 	defer cancel()
-	n, known, err := c.count(ctx, schema.ParseGroupResource(resource))
+	n, size, known, err := c.count(ctx, storedAs(schema.ParseGroupResource(resource)))
 	one.at, one.err = time.Now(), nil
-	one.stats = storage.Stats{ObjectCount: n, EstimatedAverageObjectSizeBytes: weighed}
+	one.stats = storage.Stats{ObjectCount: n, EstimatedAverageObjectSizeBytes: max(weighed, size/sizePart)}
 	if !known || err != nil { // one seat, as for what another server has
 		one.stats, one.err = storage.Stats{}, flowrequest.ObjectCountNotFoundErr
 	}
@@ -127,4 +129,12 @@ func (c *counts) of(resource string) *counting {
 		c.last[resource] = one
 	}
 	return one
+}
+
+// storedAs is the resource that holds the objects of another: events are of two groups.
+func storedAs(gr schema.GroupResource) schema.GroupResource {
+	if gr.Group == eventsv1.GroupName {
+		gr.Group = ""
+	}
+	return gr
 }

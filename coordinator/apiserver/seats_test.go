@@ -16,16 +16,18 @@ import (
 // TestSeatsOfLists: lists of many objects take up to ten seats, others one, and what is asked
 // for again is not counted again.
 func TestSeatsOfLists(t *testing.T) {
-	stored := map[string]int64{"configmaps": 100_000, "pods": 12_000, "widgets.example.com": 3}
+	stored := map[string]int64{"configmaps": 100_000, "pods": 12_000, "events": 20_000, "widgets.example.com": 3,
+		"huge.example.com": 1500, "large.example.com": 100}
+	sizes := map[string]int64{"pods": 4_000, "huge.example.com": 1_000_000, "large.example.com": 300_000}
 	counted := 0
 	c := &counts{last: map[string]*counting{}}
-	c.count = func(_ context.Context, gr schema.GroupResource) (int64, bool, error) {
+	c.count = func(_ context.Context, gr schema.GroupResource) (int64, int64, bool, error) {
 		counted++
 		if gr.Resource == "secrets" {
-			return 0, true, errors.New("the store is away")
+			return 0, 0, true, errors.New("the store is away")
 		}
 		n, known := stored[gr.String()]
-		return n, known, nil
+		return n, sizes[gr.String()], known, nil
 	}
 	estimate := flowrequest.NewWorkEstimator(c.stats, func(*request.RequestInfo) int { return 0 },
 		flowrequest.DefaultWorkEstimatorConfig(), func(string) uint64 { return 10 })
@@ -38,8 +40,13 @@ func TestSeatsOfLists(t *testing.T) {
 		{"", "configmaps", "list", "limit=500", 1},
 		{"", "configmaps", "watch", "sendInitialEvents=true&resourceVersionMatch=NotOlderThan", 10},
 		{"", "configmaps", "watch", "resourceVersion=7", 1},
-		{"", "pods", "list", "", 3},
+		{"", "pods", "list", "", 5},
+		{"example.com", "huge", "list", "", 10},
+		{"example.com", "huge", "list", "limit=100", 10},
+		{"example.com", "huge", "list", "limit=10", 1},
+		{"example.com", "large", "list", "", 3},
 		{"example.com", "widgets", "list", "", 1},
+		{"events.k8s.io", "events", "list", "", 4},
 		{"", "secrets", "list", "", 1},
 		{"", "secrets", "list", "", 1},
 		{"metrics.k8s.io", "pods", "list", "", 1},
@@ -52,8 +59,8 @@ func TestSeatsOfLists(t *testing.T) {
 			t.Errorf("%s %s?%s takes %d seats, want %d", tt.verb, tt.resource, tt.query, got, tt.want)
 		}
 	}
-	if counted != 6 || len(c.last) != 4 {
-		t.Errorf("%d counts, %d remembered: want 6, one for each name, and 4 of what is stored", counted, len(c.last))
+	if counted != 9 || len(c.last) != 7 {
+		t.Errorf("%d counts, %d remembered: want 9, one for each name, and 7 of what is stored", counted, len(c.last))
 	}
 	stored["configmaps"] = 1
 	c.last["configmaps"].at = time.Now().Add(-time.Minute)

@@ -43,9 +43,9 @@ import (
 type Storage interface {
 	Options(scheme *runtime.Scheme, codecs serializer.CodecFactory) generic.RESTOptionsGetter
 	CustomOptions() generic.RESTOptionsGetter
-	// Count is how many objects of a resource are stored, known whether there is such a
-	// resource.
-	Count(ctx context.Context, resource schema.GroupResource) (n int64, known bool, err error)
+	// Count is how many objects of a resource are stored, and how many bytes one has on
+	// average, 0 where that is not known; known whether there is such a resource.
+	Count(ctx context.Context, resource schema.GroupResource) (n, size int64, known bool, err error)
 }
 
 // Config is what the server is made of.

@@ -313,6 +313,10 @@ func TestCustomResources(t *testing.T) {
 	if size, _, _ := unstructured.NestedInt64(got.Object, "spec", "size"); err != nil || size != 3 {
 		t.Errorf("defaulted to %d, %v", size, err)
 	}
+	gr := schema.GroupResource{Group: "example.com", Resource: "widgets"}
+	if n, size, known, err := s.Storage.Count(ctx, gr); n != 1 || size < 100 || !known || err != nil {
+		t.Errorf("%d widgets of %d bytes are counted, %v, %v", n, size, known, err)
+	}
 	if _, err := widgets.Patch(ctx, "w", types.MergePatchType, []byte(`{"spec":{"size":0}}`),
 		metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("invalid size: %v", err)

@@ -113,23 +113,25 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 ) (storage.Interface, factory.DestroyFunc, error) {
 	versioner := storage.APIObjectVersioner{}
 	o.store.notes(c.GroupResource, c.Prefix, resourcePrefix)
+	transformer := o.store.transformer(c.GroupResource)
+	seen := &weighing{Transformer: transformer}
+	if uncached[c.GroupResource] {
+		transformer = seen
+	}
 	raw, err := etcd3.New(o.store.client, o.store.compactor, c.Codec, newFunc, newListFunc, c.Prefix,
 		resourcePrefix, c.GroupResource,
-		o.store.transformer(c.GroupResource), c.LeaseManagerConfig,
+		transformer, c.LeaseManagerConfig,
 		etcd3.NewDefaultDecoder(c.Codec, versioner), versioner)
 	if err != nil {
 		return nil, nil, fmt.Errorf("storage of %s: %w", c.GroupResource, err)
 	}
 	if uncached[c.GroupResource] {
+		o.store.sized(c.GroupResource, seen)
 		return raw, raw.Close, nil
 	}
 	from := newSource(raw, o.store.stalled, newFunc)
-	var under storage.Interface = from
-	if !o.shared {
-		under = from.watched
-	}
 	caching, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: under, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
+		Storage: from, Versioner: versioner, GroupResource: c.GroupResource, EventsHistoryWindow: c.EventsHistoryWindow,
 		ResourcePrefix: resourcePrefix, KeyFunc: keyFunc, NewFunc: newFunc, NewListFunc: newListFunc,
 		GetAttrsFunc: attrs, IndexerFuncs: trigger, Indexers: indexers, Codec: c.Codec, Clock: o.store.clock,
 	})
@@ -139,9 +141,11 @@ func (o *options) cached(c *storagebackend.ConfigForResource, resourcePrefix str
 	}
 	delegator := cacher.NewCacheDelegator(caching, raw)
 	o.store.fills(c.GroupResource, delegator.ReadinessCheck)
+	forget := o.store.sized(c.GroupResource, from)
 	var once sync.Once
 	destroy := func() {
 		once.Do(func() {
+			forget()
 			delegator.Stop()
 			caching.Stop()
 			raw.Close()

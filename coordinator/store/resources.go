@@ -43,21 +43,43 @@ func (s *Store) notes(gr schema.GroupResource, storagePrefix, resourcePrefix str
 	s.resources[gr] = path.Join("/", storagePrefix, resourcePrefix) + "/"
 }
 
-// Count is how many objects of a resource this member of the store has, known whether it
-// serves the resource. It asks no other member.
-func (s *Store) Count(ctx context.Context, gr schema.GroupResource) (n int64, known bool, err error) {
+// Count is how many objects of a resource this member of the store has, and how large one is
+// on average (0: nobody has seen one), known whether it serves the resource. It asks no other
+// member.
+func (s *Store) Count(ctx context.Context, gr schema.GroupResource) (n, size int64, known bool, err error) {
 	s.mu.Lock()
-	below := s.resources[gr]
+	below, by := s.resources[gr], s.sizers[gr]
 	s.mu.Unlock()
 	if below == "" {
-		return 0, false, nil
+		return 0, 0, false, nil
 	}
 	r, err := s.client.KV.Get(ctx, below, clientv3.WithRange(clientv3.GetPrefixRangeEnd(below)),
 		clientv3.WithCountOnly(), clientv3.WithSerializable())
 	if err != nil {
-		return 0, true, fmt.Errorf("count %s: %w", gr, err)
+		return 0, 0, true, fmt.Errorf("count %s: %w", gr, err)
 	}
-	return r.Count, true, nil
+	if by != nil {
+		size = by.averageSize()
+	}
+	return r.Count, size, true, nil
+}
+
+// sized remembers what tells the average size of a resource's objects, until the returned
+// function is called. A custom kind has a watch cache for each version; one of them tells.
+func (s *Store) sized(gr schema.GroupResource, by sizer) (forget func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sizers == nil {
+		s.sizers = map[schema.GroupResource]sizer{}
+	}
+	s.sizers[gr] = by
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.sizers[gr] == by {
+			delete(s.sizers, gr)
+		}
+	}
 }
 
 // prefixes is where the values of the resources are that the store has served.

@@ -48,6 +48,8 @@ type Store struct {
 	filled  bool
 	// resources is where the values of each lie.
 	resources map[schema.GroupResource]string
+	// sizers tell the average size of the objects of each.
+	sizers map[schema.GroupResource]sizer
 	// clock is that of all watch caches.
 	clock beatClock
 	// stalled is of the watches of all watch caches.
