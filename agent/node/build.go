@@ -36,6 +36,9 @@ type Input struct {
 	Images      []corev1.ContainerImage
 	// Handlers are what RuntimeClasses can ask for, by name.
 	Handlers []corev1.NodeRuntimeHandler
+	// StrictGroups tells whether the runtime can keep containers out of the groups that
+	// their image gives their user (KEP-3619); nil while it says nothing.
+	StrictGroups *bool
 	// Features are those that status.declaredFeatures names, in order.
 	Features []string
 	// NotReady is why pods cannot run, "" when they can.
@@ -149,8 +152,9 @@ func Build(old *corev1.Node, in Input) *corev1.Node {
 		swap := in.Facts.SwapBytes
 		s.NodeInfo.Swap = &corev1.NodeSwapStatus{Capacity: &swap}
 	}
-	yes := true
-	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: &yes}
+	if in.StrictGroups != nil {
+		s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: in.StrictGroups}
+	}
 	s.DeclaredFeatures = in.Features
 	s.Images = in.Images
 	s.VolumesInUse = in.InUse

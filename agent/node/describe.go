@@ -73,6 +73,8 @@ func (d *Describer) Describe(ctx context.Context) Input {
 		in.Network = networkUnavailable(st.GetStatus().GetConditions())
 	}
 	in.Handlers = Handlers(st.GetRuntimeHandlers())
+	strict := st.GetFeatures().GetSupplementalGroupsPolicy()
+	in.StrictGroups = &strict
 	if list, err := d.Images.ListImages(ctx, nil); err == nil {
 		in.Images = Images(list, d.MaxImages)
 	}

@@ -20,15 +20,38 @@ import (
 // fakeRuntime answers as it is told, and has one image.
 type fakeRuntime struct {
 	conditions []*criv1.RuntimeCondition
+	features   *criv1.RuntimeFeatures
 	err        error
 }
 
 func (f *fakeRuntime) Status(context.Context, bool) (*criv1.StatusResponse, error) {
-	return &criv1.StatusResponse{Status: &criv1.RuntimeStatus{Conditions: f.conditions}}, f.err
+	return &criv1.StatusResponse{Status: &criv1.RuntimeStatus{Conditions: f.conditions}, Features: f.features}, f.err
 }
 
 func (f *fakeRuntime) ListImages(context.Context, *criv1.ImageFilter) ([]*criv1.Image, error) {
 	return []*criv1.Image{{Id: "sha256:1", RepoTags: []string{"a:1"}, Size: 5}}, nil
+}
+
+// TestStrictGroups: a runtime that says nothing of it is one that cannot; while it does not
+// answer, what was said before stays.
+func TestStrictGroups(t *testing.T) {
+	var n *corev1.Node
+	for _, step := range []struct {
+		runtime fakeRuntime
+		want    bool
+	}{
+		{fakeRuntime{features: &criv1.RuntimeFeatures{SupplementalGroupsPolicy: true}}, true},
+		{fakeRuntime{err: errors.New("gone")}, true},
+		{fakeRuntime{}, false},
+	} {
+		d := &Describer{Static: Input{Name: "n"}, Runtime: &step.runtime, Images: &step.runtime,
+			Pressure:    func() map[corev1.NodeConditionType]bool { return nil },
+			Annotations: func() map[string]string { return nil }, Leaving: func() bool { return false }}
+		n = Build(n, d.Describe(t.Context()))
+		if f := n.Status.Features; f == nil || *f.SupplementalGroupsPolicy != step.want {
+			t.Errorf("%+v: %+v", step.runtime, f)
+		}
+	}
 }
 
 // TestDescribe: why the node is not ready, by what its runtime says.

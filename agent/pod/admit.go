@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	schedulinghelper "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/agent/pod/launch"
 	"github.com/shoal-project/shoal/agent/record"
@@ -42,11 +44,21 @@ func Admit(p *corev1.Pod, others []*corev1.Pod, node *corev1.Node, allocatable c
 		return &record.Verdict{Reason: "PodOSNotSupported",
 			Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
+	if strictGroups(p) && (node.Status.Features == nil || !ptr.Deref(node.Status.Features.SupplementalGroupsPolicy, false)) {
+		return &record.Verdict{Reason: "SupplementalGroupsPolicyNotSupported",
+			Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
+	}
 	if ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node); err != nil || !ok {
 		return &record.Verdict{Reason: "NodeAffinity",
 			Message: "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
 	}
 	return tainted(p, node)
+}
+
+// strictGroups tells whether a pod must not be in the groups that its image gives its user.
+func strictGroups(p *corev1.Pod) bool {
+	s := p.Spec.SecurityContext
+	return s != nil && ptr.Deref(s.SupplementalGroupsPolicy, "") == corev1.SupplementalGroupsPolicyStrict
 }
 
 // tainted refuses what would be evicted again at once; of the other taints the scheduler
@@ -110,7 +122,7 @@ func lacks(p *corev1.Pod, others []*corev1.Pod, allocatable corev1.ResourceList)
 			used[name] = sum
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(want)) {
+	for _, name := range inOrder(want) {
 		q := want[name]
 		have, known := allocatable[name]
 		if q.IsZero() || !known && strings.Contains(string(name), "/") {
@@ -144,6 +156,20 @@ func requests(p *corev1.Pod) corev1.ResourceList {
 		}
 	})
 	return resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+}
+
+// inOrder are the resources as the kubelet looks at them: its own, then others by name.
+func inOrder(list corev1.ResourceList) []corev1.ResourceName {
+	own := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
+	rank := func(name corev1.ResourceName) int {
+		if i := slices.Index(own, name); i >= 0 {
+			return i
+		}
+		return len(own)
+	}
+	return slices.SortedFunc(maps.Keys(list), func(a, b corev1.ResourceName) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
+	})
 }
 
 func outOf(l lack) *record.Verdict {

@@ -461,6 +461,17 @@ func TestAdmit(t *testing.T) {
 	if v := Admit(r, nil, node, nil); v != nil {
 		t.Errorf("fitting pod is refused: %v", v)
 	}
+	strict := r.DeepCopy()
+	strict.Spec.SecurityContext = &corev1.PodSecurityContext{
+		SupplementalGroupsPolicy: ptr.To(corev1.SupplementalGroupsPolicyStrict)}
+	if v := Admit(strict, nil, node, nil); v == nil || v.Reason != "SupplementalGroupsPolicyNotSupported" {
+		t.Errorf("a runtime that adds the image's groups: %v", v)
+	}
+	able := node.DeepCopy()
+	able.Status.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: ptr.To(true)}
+	if v := Admit(strict, nil, able, nil); v != nil {
+		t.Errorf("a runtime that can leave them out: %v", v)
+	}
 	repels := node.DeepCopy()
 	repels.Spec.Taints = []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}}
 	if v := Admit(r, nil, repels, nil); v != nil {
