@@ -44,7 +44,8 @@ func Admit(p *corev1.Pod, others []*corev1.Pod, node *corev1.Node, allocatable c
 		return &record.Verdict{Reason: "PodOSNotSupported",
 			Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
-	if strictGroups(p) && (node.Status.Features == nil || !ptr.Deref(node.Status.Features.SupplementalGroupsPolicy, false)) {
+	can := ptr.Deref(node.Status.Features, corev1.NodeFeatures{}).SupplementalGroupsPolicy
+	if strictGroups(p) && !ptr.Deref(can, false) {
 		return &record.Verdict{Reason: "SupplementalGroupsPolicyNotSupported",
 			Message: "SupplementalGroupsPolicy=Strict is not supported in this node"}
 	}

@@ -21,9 +21,8 @@ import (
 const (
 	// bindTimeout bounds one pod's PreBind and Bind calls.
 	bindTimeout = 30 * time.Second
-	// claimsTimeout bounds them where a volume is provisioned or a device is made
-	// ready meanwhile, as upstream's bindTimeoutSeconds of volumes and
-	// bindingTimeout of devices.
+	// claimsTimeout bounds them where a pod waits for a permit, or a volume is provisioned
+	// or a device is made ready meanwhile, and no plugin has more patience.
 	claimsTimeout = 10 * time.Minute
 )
 
@@ -129,7 +128,7 @@ func (j *binding) run(ctx context.Context, s *Scheduler) {
 	}
 	whole, limit := context.WithoutCancel(ctx), bindTimeout
 	if j.long {
-		limit = claimsTimeout
+		limit = j.profile.patience()
 	} else {
 		ctx = whole
 	}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/plugins"
 )
@@ -57,6 +58,36 @@ profiles:
 	}
 }
 
+// TestPatience: a binding has the time that the plugins' arguments give, and ten minutes.
+func TestPatience(t *testing.T) {
+	for args, want := range map[string]time.Duration{
+		"":                                      10*time.Minute + bindTimeout,
+		"VolumeBinding {bindTimeoutSeconds: 5}": 10*time.Minute + bindTimeout, // that of devices
+		"VolumeBinding {bindTimeoutSeconds: 3600}": time.Hour + bindTimeout,
+		"DynamicResources {bindingTimeout: 2h}":    2*time.Hour + bindTimeout,
+	} {
+		text := "profiles: [{}]"
+		if name, of, ok := strings.Cut(args, " "); ok {
+			text = "profiles: [{pluginConfig: [{name: " + name + ", args: " + of + "}]}]"
+		}
+		k, err := decodeConfig([]byte(configHead + text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := readProfiles(k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		built, err := buildAll(s.profiles, func(string) *plugins.Deps { return &plugins.Deps{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := built[0].patience(); got != want {
+			t.Errorf("%q: %v, want %v", args, got, want)
+		}
+	}
+}
+
 func TestBadConfiguration(t *testing.T) {
 	for name, tt := range map[string]struct{ yaml, want string }{
 		"unknown-field":    {"profile: []", `unknown field "profile"`},
@@ -65,6 +96,15 @@ func TestBadConfiguration(t *testing.T) {
 		"unknown-args":     {"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {weight: 3}}]}]", `unknown field "weight"`},
 		"bad-args": {
 			"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {hardPodAffinityWeight: 300}}]}]", "hardPodAffinityWeight: Invalid value: 300"},
+		"args-of-none": {"profiles: [{pluginConfig: [{name: NodeName, args: {a: 1}}]}]", `unknown field "a"`},
+		"wait-for-volumes": {"profiles: [{pluginConfig: [{name: VolumeBinding, args: {bindTimeoutSeconds: -1}}]}]",
+			"bindTimeoutSeconds: -1 is not from 0 to 86400"},
+		"score-of-volumes": {"profiles: [{pluginConfig: [{name: VolumeBinding, args: {shape: [{utilization: 0, score: 1}]}}]}]",
+			"args.shape"},
+		"search-for-devices": {"profiles: [{pluginConfig: [{name: DynamicResources, args: {filterTimeout: -1s}}]}]",
+			"filterTimeout: -1s must not be negative"},
+		"wait-for-devices": {"profiles: [{pluginConfig: [{name: DynamicResources, args: {bindingTimeout: 0s}}]}]",
+			"bindingTimeout: 0s must be at least 1s"},
 		"no-binder":         {"profiles: [{plugins: {bind: {disabled: [{name: '*'}]}}}]", "at least one bind plugin is needed"},
 		"duplicate-profile": {"profiles: [{schedulerName: a}, {schedulerName: a}]", `profiles[1].schedulerName: Duplicate value: "a"`},
 		"percentage":        {"percentageOfNodesToScore: 120", "percentageOfNodesToScore: Invalid value: 120"},

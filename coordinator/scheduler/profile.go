@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -30,6 +31,17 @@ type Profile struct {
 	// signers covers all filters and scores; nil when one of them cannot sign.
 	signers []framework.SignPlugin
 	hints   map[string][]framework.EventHint
+}
+
+// patience is how long the profile's plugins may wait for what a pod is bound with.
+func (p *Profile) patience() time.Duration {
+	limit := claimsTimeout
+	for _, pl := range p.preBind {
+		if patient, ok := pl.(interface{ Patience() time.Duration }); ok {
+			limit = max(limit, patient.Patience()+bindTimeout)
+		}
+	}
+	return limit
 }
 
 type weighted struct {

@@ -26,6 +26,8 @@ type deviceFilter struct {
 	// extended is what the pod needs for extended resources, nil for nothing.
 	extended  *extendedNeed
 	allocator structured.Allocator // nil when nothing waits
+	// search and ready are the plugin's.
+	search, ready time.Duration
 
 	mu sync.Mutex
 	// plans are what nodes have for the claims that wait, by node.
@@ -50,8 +52,8 @@ type allocatedClaim struct {
 }
 
 // usable tells whether the devices serve a pod on the node: they can be reached
-// there, and becoming ready has not failed.
-func (a *allocatedClaim) usable(n *corev1.Node) bool {
+// there, and becoming ready, for which they have a time, has not failed.
+func (a *allocatedClaim) usable(n *corev1.Node, wait time.Duration) bool {
 	if a.nodes != nil && !a.nodes.Match(n) {
 		return false
 	}
@@ -60,7 +62,7 @@ func (a *allocatedClaim) usable(n *corev1.Node) bool {
 		return false
 	}
 	at := a.claim.Status.Allocation.AllocationTimestamp
-	return ready || at == nil || time.Since(at.Time) < bindingTimeout
+	return ready || at == nil || time.Since(at.Time) < wait
 }
 
 func (f *deviceFilter) plan(node string) *devicePlan {
@@ -72,7 +74,7 @@ func (f *deviceFilter) plan(node string) *devicePlan {
 // Filter refuses nodes that lack devices, and looks for those that are needed.
 func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
 	for i := range f.allocated {
-		if !f.allocated[i].usable(n.Node) {
+		if !f.allocated[i].usable(n.Node, f.ready) {
 			return devicesAreAway
 		}
 	}
@@ -92,8 +94,12 @@ func (f *deviceFilter) Filter(n *framework.NodeInfo) *framework.Status {
 		f.keep(n, plan) // the node has the resources without a claim
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), allocateTimeout)
-	defer cancel()
+	ctx := context.Background()
+	if f.search > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.search)
+		defer cancel()
+	}
 	results, err := f.allocator.Allocate(ctx, n.Node, claims)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

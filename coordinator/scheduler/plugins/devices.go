@@ -20,6 +20,8 @@ import (
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 )
@@ -36,12 +38,6 @@ type Devices interface {
 }
 
 const (
-	// allocateTimeout bounds the search for devices of one node, as upstream's
-	// filterTimeout.
-	allocateTimeout = 10 * time.Second
-	// bindingTimeout is how long devices may take to become ready, as upstream's
-	// bindingTimeout.
-	bindingTimeout = 10 * time.Minute
 	// readyPoll is how often claims are looked at whose devices are made ready: by
 	// a cache, for the few pods that wait here, for seconds to minutes.
 	readyPoll = 250 * time.Millisecond
@@ -78,15 +74,40 @@ type dynamicResources struct {
 	devices  Devices
 	book     claimBook
 	cel      *cel.Cache
+	// search bounds that for devices of one node, 0 for no bound; devices may take as long
+	// as ready to become so.
+	search, ready time.Duration
 }
 
-func newDynamicResources(d *Deps) framework.Plugin {
-	return &dynamicResources{
+func newDynamicResources(args []byte, d *Deps) (framework.Plugin, error) {
+	a := configv1.DynamicResourcesArgs{
+		FilterTimeout: &metav1.Duration{Duration: configv1.DynamicResourcesFilterTimeoutDefault},
+	}
+	if err := decodeArgs(args, &a); err != nil {
+		return nil, err
+	}
+	p := &dynamicResources{
 		client: d.Client, recorder: d.Recorder, devices: d.Devices,
 		book: claimBook{devices: d.Devices, entries: map[types.UID]*claimEntry{}},
 		cel:  cel.NewCache(expressions, cel.Features{EnableConsumableCapacity: deviceFeatures.ConsumableCapacity}),
+		// As upstream null says nothing: the search is without a bound, readiness has its own.
+		search: ptr.Deref(a.FilterTimeout, metav1.Duration{}).Duration,
+		ready:  configv1.DynamicResourcesBindingTimeoutDefault,
 	}
+	if a.BindingTimeout != nil {
+		p.ready = a.BindingTimeout.Duration
+	}
+	if p.search < 0 {
+		return nil, fmt.Errorf("args.filterTimeout: %s must not be negative", p.search)
+	}
+	if p.ready < time.Second {
+		return nil, fmt.Errorf("args.bindingTimeout: %s must be at least 1s", p.ready)
+	}
+	return p, nil
 }
+
+// Patience is how long PreBind may take.
+func (d *dynamicResources) Patience() time.Duration { return d.ready }
 
 func (*dynamicResources) Name() string { return DynamicResourcesName }
 
@@ -148,7 +169,7 @@ func (d *dynamicResources) PreFilter(pod *framework.PodInfo, _ *framework.Snapsh
 	if len(claims) == 0 && len(resources) == 0 {
 		return nil, nil, nil
 	}
-	f := &deviceFilter{plans: map[string]*devicePlan{}}
+	f := &deviceFilter{plans: map[string]*devicePlan{}, search: d.search, ready: d.ready}
 	if len(resources) > 0 {
 		if f.extended, err = d.extendedOf(pod, resources); err != nil {
 			return nil, nil, framework.AsStatus(err)
@@ -258,7 +279,7 @@ func (d *dynamicResources) PostFilter(ctx context.Context, cycle framework.PostF
 	for i := range f.allocated {
 		a := &f.allocated[i]
 		inTheWay := slices.ContainsFunc(cycle.Snapshot().Slots(), func(n *framework.NodeInfo) bool {
-			return n != nil && refusedByDevices(cycle.Verdict(n)) && !a.usable(n.Node)
+			return n != nil && refusedByDevices(cycle.Verdict(n)) && !a.usable(n.Node, d.ready)
 		})
 		if !inTheWay || !onlyFor(pod, a.claim) {
 			continue
@@ -432,7 +453,7 @@ func (d *dynamicResources) bind(ctx context.Context, pod *corev1.Pod, c *resourc
 // made for it, if there is one, too.
 func (d *dynamicResources) await(ctx context.Context, pod *corev1.Pod, node string,
 	made *resourcev1.ResourceClaim) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, bindingTimeout, errors.New("device binding timeout"))
+	ctx, cancel := context.WithTimeoutCause(ctx, d.ready, errors.New("device binding timeout"))
 	defer cancel()
 	for told := false; ; told = true {
 		claims, err := d.claims(pod)

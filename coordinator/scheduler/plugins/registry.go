@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -121,7 +122,7 @@ var Registry = map[string]Factory{
 	VolumeZoneName:           plain(func(d *Deps) framework.Plugin { return &volumeZone{d.Storage} }),
 	PodTopologySpreadName:    newSpread,
 	InterPodAffinityName:     newInterPodAffinity,
-	DynamicResourcesName:     plain(newDynamicResources),
+	DynamicResourcesName:     newDynamicResources,
 	DefaultPreemptionName:    newPreemption,
 	BalancedAllocationName:   newBalancedAllocation,
 	ImageLocalityName:        plain(func(*Deps) framework.Plugin { return imageLocality{} }),
@@ -132,7 +133,10 @@ var Registry = map[string]Factory{
 func Names() []string { return slices.Sorted(maps.Keys(Registry)) }
 
 func plain(f func(*Deps) framework.Plugin) Factory {
-	return func(args []byte, d *Deps) (framework.Plugin, error) { return f(d), nil }
+	return func(args []byte, d *Deps) (framework.Plugin, error) {
+		var none metav1.TypeMeta
+		return f(d), decodeArgs(args, &none)
+	}
 }
 
 // decodeArgs reads args strictly; no args leave into as it is.

@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/component-helpers/storage/ephemeral"
 	storagehelper "k8s.io/component-helpers/storage/volume"
+	configv1 "k8s.io/kube-scheduler/config/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/shoal-project/shoal/coordinator/scheduler/framework"
 	"github.com/shoal-project/shoal/csi/locality"
@@ -57,6 +59,8 @@ var (
 type volumeBinding struct {
 	storage Storage
 	client  kubernetes.Interface
+	// wait is how long claims may take to be bound.
+	wait time.Duration
 
 	mu sync.Mutex
 	// under way, until the API shows it: volumes and claims of pods that are
@@ -77,12 +81,30 @@ type claimVolume struct {
 	volume *corev1.PersistentVolume
 }
 
-func newVolumeBinding(_ []byte, d *Deps) (framework.Plugin, error) {
+func newVolumeBinding(args []byte, d *Deps) (framework.Plugin, error) {
+	var a configv1.VolumeBindingArgs
+	if err := decodeArgs(args, &a); err != nil {
+		return nil, err
+	}
+	seconds := ptr.Deref(a.BindTimeoutSeconds, 600)
+	if most := int64(maxBindWait / time.Second); seconds < 0 || seconds > most {
+		return nil, fmt.Errorf("args.bindTimeoutSeconds: %d is not from 0 to %d", seconds, most)
+	}
+	if len(a.Shape) > 0 { // upstream's feature gate StorageCapacityScoring, off by default
+		return nil, errors.New("args.shape: nodes are not scored by the capacity of volumes: leave it out")
+	}
 	return &volumeBinding{
-		storage: d.Storage, client: d.Client, volumes: map[string]*corev1.PersistentVolume{},
-		claims: map[types.UID]bool{}, plans: map[types.UID]*volumePlan{},
+		wait: time.Duration(seconds) * time.Second, storage: d.Storage, client: d.Client,
+		volumes: map[string]*corev1.PersistentVolume{},
+		claims:  map[types.UID]bool{}, plans: map[types.UID]*volumePlan{},
 	}, nil
 }
+
+// maxBindWait keeps bindTimeoutSeconds below what a time can be.
+const maxBindWait = 24 * time.Hour
+
+// Patience is how long PreBind may take.
+func (b *volumeBinding) Patience() time.Duration { return b.wait }
 
 func (*volumeBinding) Name() string { return VolumeBindingName }
 
@@ -331,6 +353,8 @@ const bindPoll = 20 * time.Millisecond
 // chosen. given has the versions of these from which on they name the node.
 func (b *volumeBinding) await(ctx context.Context, claims []*corev1.PersistentVolumeClaim,
 	given map[types.UID]string, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, b.wait)
+	defer cancel()
 	tick := time.NewTicker(bindPoll)
 	defer tick.Stop()
 	for _, c := range claims {

@@ -3,6 +3,7 @@ package plugins
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -264,16 +265,18 @@ func TestVolumeBindingGivenBack(t *testing.T) {
 		{"made", []*corev1.PersistentVolumeClaim{old, chosen, done}, ""},
 		{"given back", []*corev1.PersistentVolumeClaim{old, chosen, back}, `provisioning failed for PVC "data"`},
 		{"given back unseen", []*corev1.PersistentVolumeClaim{old, back}, `provisioning failed for PVC "data"`},
+		{"made too late", []*corev1.PersistentVolumeClaim{chosen}, `persistentvolumeclaim "data" is not bound: context deadline exceeded`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := &volumeBinding{storage: &changing{shows: c.shows}}
+			b := &volumeBinding{storage: &changing{shows: c.shows}, wait: 5 * time.Second}
+			began := time.Now()
 			err := b.await(t.Context(), []*corev1.PersistentVolumeClaim{old}, map[types.UID]string{"c": "12"}, "a")
 			got := ""
 			if err != nil {
 				got = err.Error()
 			}
-			if got != c.want {
-				t.Errorf("%s: %q, want %q", c.name, got, c.want)
+			if got != c.want || time.Since(began) > 5*time.Second {
+				t.Errorf("%s: %q after %s, want %q", c.name, got, time.Since(began), c.want)
 			}
 		})
 	}
