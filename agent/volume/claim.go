@@ -43,6 +43,8 @@ func (m *Manager) resolve(ctx context.Context, p *corev1.Pod, v *corev1.Volume) 
 		return Source{}, fmt.Errorf("volume %s has volumeMode Block, but is specified in volumeMounts", v.Name)
 	case !s.block() && asDevice(p, v.Name):
 		return Source{}, fmt.Errorf("volume %s has volumeMode Filesystem, but is specified in volumeDevices", v.Name)
+	case pv.Spec.HostPath != nil && len(pv.Spec.MountOptions) > 0 && m.recorded(p.UID, v.Name) == nil:
+		return Source{}, errors.New("mount options are not supported for this volume type")
 	}
 	return s, nil
 }

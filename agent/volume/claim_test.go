@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -131,6 +132,32 @@ func TestGroupOfVolume(t *testing.T) {
 		if err := next.Release(t.Context(), p); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestMountOptionsOfHostPath: nothing is mounted of which they could be the options.
+func TestMountOptionsOfHostPath(t *testing.T) {
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}}
+	pv.Spec.HostPath = &corev1.HostPathVolumeSource{Path: t.TempDir()}
+	m := &Manager{RootDir: t.TempDir(), mounts: newWorld(t), Claims: oneVolume{pv}, Log: slog.New(slog.DiscardHandler)}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u"}}
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+	pv.Spec.MountOptions = []string{"ro"}
+	if err := m.Ensure(t.Context(), p); err == nil || !strings.Contains(err.Error(), "mount options are not supported") {
+		t.Errorf("with options: %v", err)
+	}
+	pv.Spec.MountOptions = nil
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Errorf("without: %v", err)
+	}
+	pv.Spec.MountOptions = []string{"ro"} // of a pod that has it already
+	if err := m.Ensure(t.Context(), p); err != nil {
+		t.Errorf("what a pod has: %v", err)
+	}
+	if err := m.Release(t.Context(), p); err != nil {
+		t.Error(err)
 	}
 }
 
