@@ -208,7 +208,7 @@ func (s *Server) handler() http.Handler {
 	read("/metrics/slis", s.text(func(_ context.Context, w io.Writer) error { return stats.Health(w, s.sick()) }),
 		"metrics")
 	read("/flagz", s.flagz, "configz", "proxy")
-	read("/statusz", s.statusz(slices.Sorted(maps.Keys(paths))), "statusz")
+	read("/statusz", s.statusz(slices.Sorted(maps.Keys(paths))), "statusz", "proxy")
 	for _, path := range []string{"/{namespace}/{pod}/{container}", "/{namespace}/{pod}/{uid}/{container}"} {
 		mux.Handle("/exec"+path, s.Auth.allowEntry(s.exec))
 		mux.Handle("/attach"+path, s.Auth.allowEntry(s.attach))
