@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"iter"
 	"path/filepath"
 	"sync"
 
@@ -101,25 +100,23 @@ func number(text []byte) (n uint64) {
 	return n
 }
 
-// pairs are those of a file of "key value" lines.
-func (f *files) pairs(name string) iter.Seq2[[]byte, uint64] {
-	return func(yield func([]byte, uint64) bool) {
-		for line := range bytes.Lines(f.contents(name)) {
-			if key, value, ok := bytes.Cut(line, []byte(" ")); ok && !yield(key, number(value)) {
-				return
+// value is one that is wanted of a file of "key value" lines, times its unit.
+type value struct {
+	key  string
+	to   *uint64
+	unit uint64
+}
+
+// values reads those of a file that are there; others stay as they are.
+func (f *files) values(name string, wanted ...value) {
+	for line := range bytes.Lines(f.contents(name)) {
+		key, text, _ := bytes.Cut(line, []byte(" "))
+		for _, w := range wanted {
+			if string(key) == w.key {
+				*w.to = number(text) * w.unit
 			}
 		}
 	}
-}
-
-// value is one of a file's pairs, 0 if it is not there.
-func (f *files) value(name, key string) uint64 {
-	for k, n := range f.pairs(name) {
-		if string(k) == key {
-			return n
-		}
-	}
-	return 0
 }
 
 // stall is that of cpu, memory or io; nil where the kernel does not tell.

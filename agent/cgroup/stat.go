@@ -107,57 +107,29 @@ const tick = 1e9 / 100
 
 func (f *files) processors1(s *Stats, all bool) {
 	s.CPUNanos = f.number("cpuacct.usage")
-	if !all {
-		return
-	}
-	for key, n := range f.pairs("cpuacct.stat") {
-		switch string(key) {
-		case "user":
-			s.UserNanos = n * tick
-		case "system":
-			s.SystemNanos = n * tick
-		}
+	if all {
+		f.values("cpuacct.stat", value{"user", &s.UserNanos, tick}, value{"system", &s.SystemNanos, tick})
 	}
 }
 
 func (f *files) quota1(s *Stats, _ bool) {
-	for key, n := range f.pairs("cpu.stat") {
-		switch string(key) {
-		case "nr_periods":
-			s.Periods = n
-		case "nr_throttled":
-			s.Throttled = n
-		case "throttled_time":
-			s.ThrottledNanos = n
-		}
-	}
+	f.values("cpu.stat", value{"nr_periods", &s.Periods, 1}, value{"nr_throttled", &s.Throttled, 1},
+		value{"throttled_time", &s.ThrottledNanos, 1})
 }
 
 func (f *files) memory1(s *Stats, all bool) {
 	s.Memory = f.number("memory.usage_in_bytes")
-	for key, n := range f.pairs("memory.stat") {
-		switch string(key) {
-		case "total_inactive_file":
-			s.WorkingSet = s.Memory - min(s.Memory, n)
-		case "total_swap":
-			s.Swap = n
-		case "total_rss":
-			s.RSS = n
-		case "total_cache":
-			s.Cache = n
-		case "total_mapped_file":
-			s.MappedFile = n
-		case "total_pgfault":
-			s.PageFaults = n
-		case "total_pgmajfault":
-			s.MajorPageFaults = n
-		}
-	}
+	inactive := s.Memory // where that is not told
+	f.values("memory.stat", value{"total_inactive_file", &inactive, 1}, value{"total_swap", &s.Swap, 1},
+		value{"total_rss", &s.RSS, 1}, value{"total_cache", &s.Cache, 1}, value{"total_mapped_file", &s.MappedFile, 1},
+		value{"total_pgfault", &s.PageFaults, 1}, value{"total_pgmajfault", &s.MajorPageFaults, 1})
+	s.WorkingSet = s.Memory - min(s.Memory, inactive)
 	if !all {
 		return
 	}
 	s.MemoryLimit, s.MaxMemory = limited(f.number("memory.limit_in_bytes")), f.number("memory.max_usage_in_bytes")
-	s.MemoryFailures, s.OOMKills = f.number("memory.failcnt"), f.value("memory.oom_control", "oom_kill")
+	s.MemoryFailures = f.number("memory.failcnt")
+	f.values("memory.oom_control", value{"oom_kill", &s.OOMKills, 1})
 }
 
 func (f *files) pids(s *Stats, _ bool) {
@@ -165,54 +137,24 @@ func (f *files) pids(s *Stats, _ bool) {
 }
 
 func (f *files) processors2(s *Stats) {
-	for key, n := range f.pairs("cpu.stat") {
-		switch string(key) {
-		case "usage_usec":
-			s.CPUNanos = n * 1000
-		case "user_usec":
-			s.UserNanos = n * 1000
-		case "system_usec":
-			s.SystemNanos = n * 1000
-		case "nr_periods":
-			s.Periods = n
-		case "nr_throttled":
-			s.Throttled = n
-		case "throttled_usec":
-			s.ThrottledNanos = n * 1000
-		}
-	}
+	const micro = 1000
+	f.values("cpu.stat", value{"usage_usec", &s.CPUNanos, micro}, value{"user_usec", &s.UserNanos, micro},
+		value{"system_usec", &s.SystemNanos, micro}, value{"throttled_usec", &s.ThrottledNanos, micro},
+		value{"nr_periods", &s.Periods, 1}, value{"nr_throttled", &s.Throttled, 1})
 }
 
 func (f *files) memory2(s *Stats, all bool) {
 	s.Memory, s.Swap = f.number("memory.current"), f.number("memory.swap.current")
-	for key, n := range f.pairs("memory.stat") {
-		switch string(key) {
-		case "inactive_file":
-			s.WorkingSet = s.Memory - min(s.Memory, n)
-		case "anon":
-			s.RSS = n
-		case "file":
-			s.Cache = n
-		case "file_mapped":
-			s.MappedFile = n
-		case "pgfault":
-			s.PageFaults = n
-		case "pgmajfault":
-			s.MajorPageFaults = n
-		}
-	}
+	inactive := s.Memory
+	f.values("memory.stat", value{"inactive_file", &inactive, 1}, value{"anon", &s.RSS, 1}, value{"file", &s.Cache, 1},
+		value{"file_mapped", &s.MappedFile, 1}, value{"pgfault", &s.PageFaults, 1},
+		value{"pgmajfault", &s.MajorPageFaults, 1})
+	s.WorkingSet = s.Memory - min(s.Memory, inactive)
 	if !all {
 		return
 	}
 	s.MemoryLimit, s.MaxMemory = f.number("memory.max"), f.number("memory.peak")
-	for key, n := range f.pairs("memory.events") {
-		switch string(key) {
-		case "max":
-			s.MemoryFailures = n
-		case "oom_kill":
-			s.OOMKills = n
-		}
-	}
+	f.values("memory.events", value{"max", &s.MemoryFailures, 1}, value{"oom_kill", &s.OOMKills, 1})
 }
 
 // limited is a limit of v1, 0 if it is none: a page-rounded maximum of int64.
@@ -238,5 +180,7 @@ func (r *Root) OOMKills(path string) (uint64, error) {
 		return 0, err
 	}
 	defer f.close()
-	return f.value(file, "oom_kill"), nil
+	var kills uint64
+	f.values(file, value{"oom_kill", &kills, 1})
+	return kills, nil
 }

@@ -132,13 +132,8 @@ func makeFile(f *launch.File) error {
 	return errors.Join(err, w.Chmod(f.Mode), w.Close())
 }
 
-// sandboxConfig translates a pod.
-func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32) (*criv1.PodSandboxConfig, error) {
-	return m.sandboxConfigWith(p, attempt, nil)
-}
-
-// sandboxConfigWith tells warn of what the pod does not get.
-func (m *Manager) sandboxConfigWith(p *corev1.Pod, attempt uint32, warn func(reason, message string)) (
+// sandboxConfig translates a pod; warn, unless it is nil, is told of what the pod does not get.
+func (m *Manager) sandboxConfig(p *corev1.Pod, attempt uint32, warn func(reason, message string)) (
 	*criv1.PodSandboxConfig, error) {
 	users, err := m.usersOf(p)
 	if err != nil {

@@ -304,7 +304,7 @@ func (m *Manager) imageID(ctx context.Context, spec *criv1.ImageSpec, ref string
 func (m *Manager) tryPull(
 	ctx context.Context, spec *criv1.ImageSpec, logins []credential, p *corev1.Pod,
 ) (ref string, used *credential, err error) {
-	sc, err := m.sandboxConfig(p, 0)
+	sc, err := m.sandboxConfig(p, 0, nil)
 	if err != nil {
 		return "", nil, err
 	}

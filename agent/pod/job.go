@@ -35,7 +35,7 @@ func (w *worker) start(ctx context.Context, f *launch.Facts, sandbox string, mak
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerConfigError", err)
 	}
-	sc, err := w.m.sandboxConfig(f.Pod, 0)
+	sc, err := w.m.sandboxConfig(f.Pod, 0, nil)
 	if err != nil {
 		return w.createFailed(ctx, f, "CreateContainerConfigError", err)
 	}

@@ -125,7 +125,7 @@ func (m *Manager) EnsureSandbox(ctx context.Context, s *Setting) error {
 			return &Fault{Reason: "FailedKillPod", Message: "error killing pod: " + err.Error()}
 		}
 	}
-	config, err := m.sandboxConfigWith(s.Pod, s.Attempt, func(reason, message string) {
+	config, err := m.sandboxConfig(s.Pod, s.Attempt, func(reason, message string) {
 		m.Events.Event(s.Pod, "", corev1.EventTypeWarning, reason, message)
 	})
 	if err == nil {
